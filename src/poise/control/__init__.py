@@ -1,0 +1,11 @@
+"""What an operator needs: registry, policy, journal, and the keeper that puts them around the loop."""
+
+from ._journal import Journal as Journal
+from ._journal import read as read_journal
+from ._keeper import Keeper as Keeper
+from ._policy import Limits as Limits
+from ._policy import decide as decide
+from ._registry import Registry as Registry
+from ._registry import State as State
+from ._registry import apply as apply
+from ._registry import replay as replay

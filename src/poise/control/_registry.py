@@ -1,0 +1,139 @@
+"""Who is what: the state of every device, derived from events alone.
+
+`apply(registry, event)` is a pure function, so a journal replays to the same registry, in this process or in another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from types import MappingProxyType
+
+from ..events import DeviceChanged, Dropped, Event, Mended, Noticed, Progress, RunFinished, RunStarted, RunStopped, Swapped
+
+
+class State(Enum):
+    """What a device is. SPARE: warm and waiting. HEALTHY: in a slot. DEGRADED: in a slot, with repeated faults. DRAINING: in
+    a slot, about to be replaced. FAILED: gone without a copy. RETIRED: replaced, its shard was copied off."""
+
+    HEALTHY = "healthy"
+    DEGRADED = "degraded"
+    DRAINING = "draining"
+    FAILED = "failed"
+    SPARE = "spare"
+    RETIRED = "retired"
+
+
+IN_SLOT = (State.HEALTHY, State.DEGRADED, State.DRAINING)
+
+
+@dataclass(frozen=True)
+class Registry:
+    """Devices by id; `slots[i]` is the device in logical slot i, `spares` wait in this order; `routes[old] = new` records
+    who replaced whom. `faults` counts faults per device."""
+
+    devices: MappingProxyType[int, State] = field(default_factory=lambda: MappingProxyType({}))
+    slots: tuple[int, ...] = ()
+    spares: tuple[int, ...] = ()
+    routes: MappingProxyType[int, int] = field(default_factory=lambda: MappingProxyType({}))
+    faults: MappingProxyType[int, int] = field(default_factory=lambda: MappingProxyType({}))
+    step: int = 0
+    noticed: int = 0
+    mended: int = 0
+    dropped: int = 0
+    job: str = ""
+    status: str = "idle"
+
+    @property
+    def survivable(self) -> tuple[bool, str]:
+        """Whether the next loss of a device can be survived by a swap, and why."""
+        if self.spares:
+            return True, f"{len(self.spares)} warm spare{'s' if len(self.spares) > 1 else ''}"
+        return False, "no spare is left; the run would stop and could be resumed on fewer devices"
+
+
+def _with(mapping: MappingProxyType[int, object], changes: dict[int, object]) -> MappingProxyType:
+    return MappingProxyType({**mapping, **changes})
+
+
+def apply(registry: Registry, event: Event) -> Registry:
+    """The registry after `event`. Events that make no sense for it (a swap onto a device that is no spare, a second swap of
+    the same device) change nothing: replaying a journal twice is harmless."""
+    match event:
+        case RunStarted():
+            known = {d: s for d, s in registry.devices.items() if s in (State.FAILED, State.RETIRED)}
+            devices = {
+                **known,
+                **{d: State.SPARE for d in event.spares if d not in known},
+                **{d: State.HEALTHY for d in event.slots},
+            }
+            return replace(
+                registry,
+                devices=MappingProxyType(devices),
+                slots=tuple(event.slots),
+                spares=tuple(d for d in event.spares if d not in known and d not in event.slots),
+                step=event.step,
+                job=event.job,
+                status="running",
+            )
+        case Noticed():
+            counts = {d: registry.faults.get(d, 0) + 1 for d in event.fault.device_ids}
+            return replace(
+                registry, faults=_with(registry.faults, dict(counts)), noticed=registry.noticed + 1  # type: ignore[arg-type]
+            )
+        case Mended():
+            return replace(registry, mended=registry.mended + 1)
+        case DeviceChanged():
+            if event.device_id not in registry.devices:
+                return registry
+            new = State(event.state)
+            here = registry.devices[event.device_id]
+            # A device in a slot stays in one until a swap; a spare that fails is no spare any more.
+            if here in IN_SLOT and new in (State.SPARE, State.RETIRED):
+                return registry
+            if here not in IN_SLOT and new in IN_SLOT:
+                return registry
+            if here in (State.FAILED, State.RETIRED) and new != State.SPARE:
+                return registry
+            spares = tuple(d for d in registry.spares if d != event.device_id)
+            if new == State.SPARE:
+                spares = (*spares, event.device_id)
+            return replace(registry, devices=_with(registry.devices, {event.device_id: new}), spares=spares)
+        case Swapped():
+            valid = (
+                0 <= event.slot < len(registry.slots)
+                and registry.slots[event.slot] == event.old_id
+                and event.new_id in registry.spares
+            )
+            if not valid:
+                return registry
+            slots = list(registry.slots)
+            slots[event.slot] = event.new_id
+            left = State.FAILED if event.cause == "lost" else State.RETIRED
+            return replace(
+                registry,
+                devices=_with(registry.devices, {event.old_id: left, event.new_id: State.HEALTHY}),
+                slots=tuple(slots),
+                spares=tuple(d for d in registry.spares if d != event.new_id),
+                routes=_with(registry.routes, {event.old_id: event.new_id}),
+                step=max(registry.step, event.step),
+            )
+        case Progress():
+            return replace(registry, step=event.step)
+        case Dropped():
+            return replace(registry, dropped=registry.dropped + 1)
+        case RunStopped():
+            return replace(registry, step=event.step, status=f"stopped: {event.reason}")
+        case RunFinished():
+            return replace(registry, step=event.step, status="finished")
+        case _:
+            return registry
+
+
+def replay(events: Iterable[Event]) -> Registry:
+    """The registry that a sequence of events leads to."""
+    registry = Registry()
+    for event in events:
+        registry = apply(registry, event)
+    return registry

@@ -1,0 +1,211 @@
+"""What happens in a run, as plain values: every layer may make them, nobody below `control` interprets them.
+
+An event says what happened, where and when; `to_dict` and `from_dict` carry it to a journal and back. Steps are the device's
+own step tags. Times are seconds since the epoch; `seconds` fields are durations.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from typing import Any
+
+
+class Action(Enum):
+    """What is done about a fault."""
+
+    RETRY = "retry"
+    REPAIR = "repair"
+    DROP = "drop"
+    DRAIN = "drain"
+    SWAP = "swap"
+    ROLLBACK = "rollback"
+    STOP = "stop"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """An action with its reason; `slot` and `spare` say what moves where, for DRAIN and SWAP."""
+
+    action: Action
+    reason: str
+    slot: int | None = None
+    spare: int | None = None
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What the keeper noticed, as the policy sees it.
+
+    `kind` is one of `nan inf overflow marker` (a step's batch), `state` (the next state is not finite), `memory`, `tag`,
+    `split` (devices disagree), `drain`, `lost`. `device_ids` are those that reported it. `attempt` counts earlier tries of
+    the same step. `mended` is true if sealed memory is already right again. `in_data` is true if the pristine batch on the
+    host is itself bad.
+    """
+
+    step: int
+    kind: str
+    slots: tuple[int, ...]
+    device_ids: tuple[int, ...]
+    where: str = ""
+    attempt: int = 0
+    mended: bool = True
+    in_data: bool = False
+    droppable: bool = False
+    drops_in_a_row: int = 0
+
+
+@dataclass(frozen=True)
+class Event:
+    """The base of all events."""
+
+    at: float = field(default_factory=time.time, kw_only=True)
+
+
+@dataclass(frozen=True)
+class RunStarted(Event):
+    """A run begins at `step`; `slots[i]` is the id of the device in logical slot i."""
+
+    job: str
+    step: int
+    slots: tuple[int, ...]
+    spares: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Progress(Event):
+    """The newest settled step, at most a few times a second."""
+
+    step: int
+    steps_per_second: float
+
+
+@dataclass(frozen=True)
+class Noticed(Event):
+    """A fault was seen; nothing was committed in the step that showed it."""
+
+    fault: Fault
+    action: Action
+    reason: str
+    blocks: dict[str, int] = field(default_factory=dict[str, int])
+
+
+@dataclass(frozen=True)
+class Mended(Event):
+    """The run is right again: the state is that of `step` + 1."""
+
+    fault: Fault
+    action: Action
+    seconds: float
+    compiles: int
+    replayed: int
+
+
+@dataclass(frozen=True)
+class DeviceChanged(Event):
+    """A device's health changed; `state` is one of `control.State`'s names in lower case."""
+
+    device_id: int
+    state: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Swapped(Event):
+    """Logical slot `slot` moved from one device to another; `waited` of the `seconds` went into waiting for re-warming."""
+
+    step: int
+    slot: int
+    old_id: int
+    new_id: int
+    cause: str
+    source: str
+    seconds: float
+    compiles: int
+    waited: float = 0.0
+
+
+@dataclass(frozen=True)
+class Dropped(Event):
+    """A batch was left out; the step tag moved on without an update."""
+
+    step: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Warmed(Event):
+    """Executables for `placements` placements are ready."""
+
+    placements: int
+    executables: int
+    seconds: float
+    rewarm: bool
+
+
+@dataclass(frozen=True)
+class SnapshotKept(Event):
+    """A verified copy of the state of `step` is in host memory, and in `path` if that is not empty."""
+
+    step: int
+    bytes: int
+    path: str = ""
+
+
+@dataclass(frozen=True)
+class SnapshotRefused(Event):
+    """A copy did not verify and was thrown away."""
+
+    step: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class RunStopped(Event):
+    """The run ended before its last step; `resume` is a directory to resume from, or empty."""
+
+    step: int
+    reason: str
+    resume: str = ""
+
+
+@dataclass(frozen=True)
+class RunFinished(Event):
+    """The run reached its last step; `fingerprint` identifies the final state's bytes."""
+
+    step: int
+    fingerprint: str
+
+
+KINDS: dict[str, type[Event]] = {
+    c.__name__: c
+    for c in (
+        RunStarted, Progress, Noticed, Mended, DeviceChanged, Swapped, Dropped, Warmed, SnapshotKept, SnapshotRefused,
+        RunStopped, RunFinished,
+    )
+}  # fmt: skip
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, Enum) else value
+
+
+def to_dict(event: Event) -> dict[str, Any]:
+    """The event as JSON-ready values, `event` holding its kind."""
+
+    def factory(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        return {k: _plain(v) for k, v in items}
+
+    return {"event": type(event).__name__, **asdict(event, dict_factory=factory)}
+
+
+def from_dict(data: dict[str, Any]) -> Event:
+    """The inverse of `to_dict` (through JSON too, which turns tuples into lists). Raises KeyError for unknown kinds."""
+    data = dict(data)
+    kind = KINDS[data.pop("event")]
+    if "fault" in data:
+        data["fault"] = Fault(**{k: tuple(v) if isinstance(v, list) else v for k, v in data["fault"].items()})
+    if "action" in data:
+        data["action"] = Action(data["action"])
+    return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in data.items()})

@@ -1,0 +1,80 @@
+"""What poise keeps: anything that can propose and commit a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import jax
+
+from ..gate import Gate
+
+State = Any
+Batch = Any
+Proposal = Any
+
+
+@dataclass(frozen=True)
+class Traits:
+    """How a workload wants to be guarded.
+
+    - `gate`: what is bad in a batch.
+    - `limit`: largest magnitude allowed in the next state; None: anything finite.
+    - `newly`: count only values of the next state that were good before (a state may hold `best = inf`).
+    - `droppable`: whether a batch may be left out; a time step of a simulation may not.
+    - `tolerant`: the batch may hold bad values; they are filled, counted and committed (a dead sensor in a stream).
+    - `in_place`: `commit` reads the old state (an optimizer), so it verifies what it reads once more.
+    - `heal`: "parity", or "replica" for leaves that lie on several devices: these carry marks only and heal from a peer.
+    - `x64`: whether the workload computes in 64 bits; scoped to its own calls, never a global setting.
+    """
+
+    gate: Gate = field(default_factory=Gate)
+    limit: float | None = 1e6
+    newly: bool = False
+    droppable: bool = False
+    tolerant: bool = False
+    in_place: bool = False
+    heal: str = "parity"
+    x64: bool = False
+
+
+class Workload(Protocol):
+    """A run, cut into steps; it does not know who keeps it.
+
+    The state, the batch and the proposal are pytrees of arrays of fixed structure, shape and dtype.
+    """
+
+    name: str
+    traits: Traits
+
+    def axes(self, n: int) -> dict[str, int]:
+        """The mesh for n devices: axis names and sizes. Raises `BadMesh` if n does not suit the workload."""
+        ...
+
+    def init(self) -> State:
+        """The state of step 0: numpy or JAX arrays of global shape."""
+        ...
+
+    def state_specs(self) -> Any:
+        """A pytree of `PartitionSpec`, a prefix of the state."""
+        ...
+
+    def batch_specs(self) -> Any:
+        """A pytree of `PartitionSpec`, a prefix of a batch."""
+        ...
+
+    def proposal_specs(self) -> Any:
+        """A pytree of `PartitionSpec`, a prefix of the proposal."""
+        ...
+
+    def batch(self, index: int) -> Batch:
+        """The batch of step `index`, the same one whenever it is asked for."""
+        ...
+
+    def propose(self, mesh: jax.sharding.Mesh, state: State, batch: Batch) -> tuple[Proposal, dict[str, Any]]:
+        """What to commit, and metrics. Traced on global arrays over `mesh`; may communicate; sees only gated batches."""
+        ...
+
+    def commit(self, state: State, proposal: Proposal) -> State:
+        """The next state. Traced on one device's shards; must not communicate."""
+        ...

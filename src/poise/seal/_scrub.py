@@ -1,0 +1,50 @@
+"""A low-rate sweep over idle or frozen state: memory that no step reads is verified by nobody else."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import TracebackType
+
+from ..errors import BadInput
+from ._report import SealReport
+from ._sealed import Sealed, scrub
+
+
+class Scrub:
+    """Sweeps in a thread of its own and calls `found` with every report that is not clean.
+
+    A sweep takes about `seconds`: the pieces are spread over it. `sealed` is asked for anew before each sweep, so that a state
+    that was replaced meanwhile is not held. Use as a context manager, or call `close`.
+    """
+
+    def __init__(self, sealed: Callable[[], Sealed], seconds: float, found: Callable[[SealReport], None]) -> None:
+        if not seconds > 0:
+            raise BadInput(f"A sweep every {seconds} seconds is impossible; accepted is a positive number.")
+        self._sealed, self._seconds, self._found = sealed, seconds, found
+        self._stop = threading.Event()
+        self.sweeps = 0
+        self._thread = threading.Thread(target=self._work, name="poise-scrub", daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        while not self._stop.is_set():
+            state = self._sealed()
+            pause = self._seconds / max(1, len(state.groups))
+            for report in scrub(state):
+                if not report.ok:
+                    self._found(report)
+                if self._stop.wait(pause):
+                    return
+            self.sweeps += 1
+
+    def close(self) -> None:
+        """Stop after the piece that is being verified."""
+        self._stop.set()
+        self._thread.join()
+
+    def __enter__(self) -> Scrub:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()

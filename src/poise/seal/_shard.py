@@ -1,0 +1,128 @@
+"""Seal, check, repair and heal the units of one shard: the functions that run inside a compiled step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+from jax import Array, lax
+from jaxtyping import Bool, Int32, UInt32
+
+from ..kernels import ref
+from ..kernels.ref import Check, Mended, Seal
+from ._plan import Plan, Unit
+
+Words = UInt32[Array, " n"]
+
+
+def _marks_only(marks: UInt32[Array, "20 G 2"]) -> Seal:
+    return Seal(jnp.zeros(0, jnp.uint32), marks, ref.guard_of(marks))
+
+
+def seal_unit(unit: Unit, words: Words) -> Seal:
+    """The seal of one unit's words."""
+    return ref.seal(words) if unit.parity else _marks_only(ref.block_marks(ref.banks(words)))
+
+
+def seal_counting(unit: Unit, words: Words, bad: Bool[Array, " n"]) -> tuple[Seal, Int32[Array, ""]]:
+    """The seal, and the number of true entries of `bad` (one per word), counted in the same pass."""
+    blocks = ref.banks(words)
+    flags = jnp.pad(bad, (0, blocks.size - bad.shape[0])).reshape(blocks.shape)
+    marks, count = ref.block_marks_counting(blocks, flags)
+    return (ref.finish(blocks, marks) if unit.parity else _marks_only(marks)), count
+
+
+def check_unit(unit: Unit, words: Words, kept: Seal) -> Check:
+    """How many blocks do not match."""
+    if unit.parity:
+        return ref.check(words, kept)
+    data = (ref.block_marks(ref.banks(words)) != kept.marks).any(-1).sum().astype(jnp.int32)
+    guard = (ref.guard_of(kept.marks) != kept.guard).any(-1).sum().astype(jnp.int32)
+    return Check(data, jnp.int32(0), guard)
+
+
+def repair_unit(unit: Unit, words: Words, kept: Seal) -> tuple[Words, Seal, Mended]:
+    """Mend one unit from its own parity. Without parity only a guard can be mended here; blocks that are off wait for
+    `heal_unit`, and count as unrepairable until then."""
+    if unit.parity:
+        return ref.repair(words, kept)
+    off = (ref.block_marks(ref.banks(words)) != kept.marks).any(-1)
+    right = ~off.any(0)
+    fresh = ref.guard_of(kept.marks)
+    guard_off = (fresh != kept.guard).any(-1) & right
+    n_guard, n_off = guard_off.sum().astype(jnp.int32), off.sum().astype(jnp.int32)
+    new = kept._replace(guard=jnp.where(guard_off[:, None], fresh, kept.guard))
+    return words, new, Mended(n_off, n_guard, jnp.int32(0), n_guard, n_off)
+
+
+def heal_unit(unit: Unit, words: Words, kept: Seal, me: Int32[Array, ""], n: int) -> tuple[Words, Seal, Mended]:
+    """Inside `shard_map`: take damaged blocks and marks of a replicated unit from the first replica that has them right.
+
+    `me` is this device's number among the `n` devices of the mesh. Communicates over `unit.replicas`.
+    """
+    blocks = ref.banks(words)
+    nobody = jnp.int32(n)
+
+    def from_peer(value: Array, right: Array, wide: Array) -> tuple[Array, Array]:
+        owner = lax.pmin(jnp.where(right, me, nobody), unit.replicas)
+        sent = lax.psum(jnp.where(jnp.reshape(owner == me, wide.shape), value, jnp.zeros_like(value)), unit.replicas)
+        have = owner < nobody
+        return jnp.where(jnp.reshape(right | ~have, wide.shape), value, sent), have
+
+    # Marks first: a group whose guard matches is believed.
+    marks_right = (ref.guard_of(kept.marks) == kept.guard).all(-1)
+    marks, _ = from_peer(kept.marks, marks_right, jnp.zeros((1, marks_right.shape[0], 1)))
+    now = ref.block_marks(blocks)
+    right = (now == marks).all(-1)
+    data, _ = from_peer(blocks, right, jnp.zeros((*right.shape, 1)))
+    healed = (ref.block_marks(data) == marks).all(-1)
+    off_marks = (marks != kept.marks).any(-1)
+    guard = ref.guard_of(marks)
+    off_guard = (guard != kept.guard).any(-1) & ~off_marks.any(0)
+
+    def count(x: Array) -> Int32[Array, ""]:
+        return x.sum().astype(jnp.int32)
+
+    lost = count(~healed)
+    n_data, n_marks = count(~right), count(off_marks) + count(off_guard)
+    mended = Mended(n_data, n_marks, jnp.int32(0), n_data + n_marks - lost, lost)
+    return data.reshape(-1)[: words.shape[0]], Seal(kept.parity, marks, guard), mended
+
+
+def seal_shard(plan: Plan, arrays: Sequence[Array]) -> list[Seal]:
+    """Seals of all units of a shard."""
+    return [seal_unit(u, w) for u, w in zip(plan.units, plan.words(arrays), strict=True)]
+
+
+def check_shard(plan: Plan, arrays: Sequence[Array], seals: Sequence[Seal]) -> list[Check]:
+    """Blocks that do not match, unit by unit."""
+    return [check_unit(u, w, s) for u, w, s in zip(plan.units, plan.words(arrays), seals, strict=True)]
+
+
+def repair_shard(
+    plan: Plan, arrays: Sequence[Array], seals: Sequence[Seal]
+) -> tuple[list[Array], list[Seal], Int32[Array, "units 5"]]:
+    """Mend all units; one row of `Mended` per unit."""
+    mended = [repair_unit(u, w, s) for u, w, s in zip(plan.units, plan.words(arrays), seals, strict=True)]
+    return _gather(plan, mended)
+
+
+def heal_shard(
+    plan: Plan, arrays: Sequence[Array], seals: Sequence[Seal], me: Int32[Array, ""], n: int
+) -> tuple[list[Array], list[Seal], Int32[Array, "units 5"]]:
+    """Heal the replicated units from peers, leaving the others alone."""
+    zero = jnp.int32(0)
+    nothing = Mended(zero, zero, zero, zero, zero)
+    healed = [
+        (w, s, nothing) if u.parity else heal_unit(u, w, s, me, n)
+        for u, w, s in zip(plan.units, plan.words(arrays), seals, strict=True)
+    ]
+    return _gather(plan, healed)
+
+
+def _gather(
+    plan: Plan, each: Sequence[tuple[Words, Seal, Mended]]
+) -> tuple[list[Array], list[Seal], Int32[Array, "units 5"]]:
+    rows = jnp.stack([jnp.stack(m) for _, _, m in each]) if each else jnp.zeros((0, 5), jnp.int32)
+    return plan.arrays([w for w, _, _ in each]), [s for _, s, _ in each], rows
+
