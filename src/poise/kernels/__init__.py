@@ -1,0 +1,10 @@
+"""Compiled kernels and their jnp twins. `ref*.py` says what each computes; callers get the compiled one where it is."""
+
+from ._native import Available as Available
+from ._native import available as available
+from ._native import use as use
+from ._seal import check as check
+from ._seal import limit_bits as limit_bits
+from ._seal import repair as repair
+from ._seal import seal as seal
+from ._seal import seal_counting as seal_counting

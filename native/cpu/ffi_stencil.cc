@@ -1,0 +1,97 @@
+// jax.ffi shims of the gate scan and the gated stencils (CPU), float32 and float64 behind one name.
+#include "ffi_common.h"
+
+namespace poise {
+namespace {
+
+using Any = ffi::AnyBuffer;
+using OutAny = ffi::Result<ffi::AnyBuffer>;
+using OutS32 = ffi::ResultBuffer<ffi::S32>;
+using Doubles = ffi::Span<const double>;
+
+template <class T>
+ffi::Error scan(const Any& x, OutAny& clean, OutS32& found, const Gate<T>& gate,
+                void (*kernel)(const Gate<T>&, const T*, T*, int64_t, int64_t, int64_t[5])) {
+  const int64_t n = static_cast<int64_t>(x.element_count());
+  std::mutex mutex;
+  int64_t sum[5] = {0, 0, 0, 0, -1};
+  const T* in = x.reinterpret_data<T>();
+  T* out = clean->reinterpret_data<T>();
+  Pool::get().run(n, grain_of(n, 1 << 16), [&](int64_t a, int64_t b) {
+    int64_t part[5];
+    kernel(gate, in, out, a, b, part);
+    std::lock_guard<std::mutex> lock(mutex);
+    for (int i = 0; i < 4; ++i) sum[i] += part[i];
+    if (part[4] >= 0 && (sum[4] < 0 || part[4] < sum[4])) sum[4] = part[4];
+  });
+  for (int i = 0; i < 5; ++i) found->typed_data()[i] = static_cast<int32_t>(sum[i]);
+  return ffi::Error::Success();
+}
+
+ffi::Error GateScan(Any x, Doubles rule, OutAny clean, OutS32 found) {
+  if (x.element_type() == ffi::F32)
+    return scan<float>(x, clean, found, gate_of<float>(rule), table().scan32);
+  if (x.element_type() == ffi::F64)
+    return scan<double>(x, clean, found, gate_of<double>(rule), table().scan64);
+  return ffi::Error::InvalidArgument("the gate scan takes float32 or float64");
+}
+
+// found = (trips, step of the first, its flat index); -1 where there is none.
+void store(const Trips& trips, OutS32& found) {
+  int32_t* out = found->typed_data();
+  const bool any = trips.count > 0;
+  out[0] = static_cast<int32_t>(trips.count < INT32_MAX ? trips.count : INT32_MAX);
+  out[1] = any ? static_cast<int32_t>(trips.first >> 40) : -1;
+  out[2] = any ? static_cast<int32_t>(trips.first & ((uint64_t{1} << 40) - 1)) : -1;
+}
+
+template <class T, class F>
+void tiles(const Stencil2Args<T>& a, int64_t tall, int64_t wide, OutS32& found, F kernel) {
+  const int64_t ny = (a.H + tall - 1) / tall, nx = (a.W + wide - 1) / wide;
+  std::mutex mutex;
+  Trips trips;
+  Pool::get().run(ny * nx, 1, [&](int64_t t0, int64_t t1) {
+    for (int64_t t = t0; t < t1; ++t) {
+      const int64_t y0 = t / nx * tall, x0 = t % nx * wide;
+      const Trips part = kernel(a, y0, y0 + tall < a.H ? y0 + tall : a.H, x0, x0 + wide < a.W ? x0 + wide : a.W);
+      std::lock_guard<std::mutex> lock(mutex);
+      trips += part;
+    }
+  });
+  store(trips, found);
+}
+
+template <class T>
+Stencil2Args<T> args2(const Any& u, const Any& coefficients, int32_t steps, int32_t radius, int32_t edge_y, int32_t edge_x,
+                      double edge, const Gate<T>& gate, OutAny& out) {
+  const auto dims = out->dimensions();
+  return {u.reinterpret_data<T>(), out->reinterpret_data<T>(), dims[0], dims[1], steps, radius, edge_y, edge_x,
+          static_cast<T>(edge),    coefficients.reinterpret_data<T>(), gate};
+}
+
+ffi::Error Stencil2(Any u, Any coefficients, int32_t steps, int32_t radius, int32_t edge_y, int32_t edge_x, double edge,
+                    Doubles rule, int32_t tall, int32_t wide, OutAny out, OutS32 found) {
+  if (u.element_type() == ffi::F32) {
+    const auto a = args2<float>(u, coefficients, steps, radius, edge_y, edge_x, edge,
+                                gate_of<float>(rule), out);
+    tiles(a, tall, wide, found, table().stencil2_32);
+  } else if (u.element_type() == ffi::F64) {
+    const auto a = args2<double>(u, coefficients, steps, radius, edge_y, edge_x, edge,
+                                 gate_of<double>(rule), out);
+    tiles(a, tall, wide, found, table().stencil2_64);
+  } else {
+    return ffi::Error::InvalidArgument("the stencil takes float32 or float64");
+  }
+  return ffi::Error::Success();
+}
+
+}  // namespace
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(poise_gate_scan, GateScan,
+                              ffi::Ffi::Bind().Arg<Any>().Attr<Doubles>("rule").Ret<Any>().Ret<ffi::Buffer<ffi::S32>>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(poise_stencil2d, Stencil2,
+                              ffi::Ffi::Bind().Arg<Any>().Arg<Any>().Attr<int32_t>("steps").Attr<int32_t>("radius")
+                                  .Attr<int32_t>("edge_y").Attr<int32_t>("edge_x").Attr<double>("edge").Attr<Doubles>("rule")
+                                  .Attr<int32_t>("tall").Attr<int32_t>("wide").Ret<Any>().Ret<ffi::Buffer<ffi::S32>>());
+
+}  // namespace poise

@@ -1,0 +1,83 @@
+// One instruction set's kernels: this file is compiled once for each (POISE_ISA and the compiler's flags say which).
+#include "adamw.h"
+#include "scan.h"
+#include "stencil2d.h"
+#include "table.h"
+
+namespace poise {
+namespace POISE_ISA {
+namespace {
+
+int64_t seal(const SealArgs& a, int64_t g0, int64_t g1) {
+  return seal_groups<false>(a.words, Layout(a.n), g0, g1, 0, a.parity, a.marks, a.guard);
+}
+
+int64_t seal_counting(const SealArgs& a, int64_t g0, int64_t g1, uint32_t limit2) {
+  return seal_groups<true>(a.words, Layout(a.n), g0, g1, limit2, a.parity, a.marks, a.guard);
+}
+
+void check(const SealArgs& a, int64_t g0, int64_t g1, int64_t off[3]) {
+  const Off o = check_groups(a.words, Layout(a.n), g0, g1, a.parity, a.marks, a.guard);
+  off[0] = o.data, off[1] = o.parity, off[2] = o.guard;
+}
+
+void put(const Mended& m, int64_t out[5]) {
+  out[0] = m.data, out[1] = m.marks, out[2] = m.parity, out[3] = m.repaired, out[4] = m.unrepairable;
+}
+
+void repair(uint32_t* words, const SealArgs& a, int64_t g0, int64_t g1, int64_t mended[5]) {
+  put(repair_groups(words, Layout(a.n), g0, g1, a.parity, a.marks, a.guard), mended);
+}
+
+void adamw(const AdamWArgs& in, int64_t g0, int64_t g1, int64_t mended[3][5]) {
+  AdamW a;
+  for (int s = 0; s < 3; ++s) a.state[s] = Kept{in.words[s], in.parity[s], in.marks[s], in.guard[s]};
+  a.g = in.g, a.lr_mask = in.lr_mask, a.wd_mask = in.wd_mask, a.low = in.low, a.ok = in.ok;
+  std::memcpy(&a.h, in.hyper, sizeof a.h);
+  Mended out[3] = {};
+  adamw_groups(a, Layout(in.n), g0, g1, out);
+  for (int s = 0; s < 3; ++s) put(out[s], mended[s]);
+}
+
+template <class T>
+void scan(const Gate<T>& gate, const T* in, T* out, int64_t a, int64_t b, int64_t found[5]) {
+  const Scan s = gate_scan(gate, in, out, a, b);
+  found[0] = s.nan, found[1] = s.inf, found[2] = s.overflow, found[3] = s.marker, found[4] = s.first;
+}
+
+template <class T>
+Star<T> star_of(const T* coefficients, int radius) {
+  Star<T> k{};
+  const int width = 2 * radius + 1;
+  for (int i = 0; i < width; ++i) {
+    k.cy[2 - radius + i] = coefficients[i];
+    k.cx[2 - radius + i] = coefficients[width + i];
+  }
+  k.center = k.cy[2] + k.cx[2];
+  return k;
+}
+
+template <class T>
+Trips stencil2(const Stencil2Args<T>& a, int64_t y0, int64_t y1, int64_t x0, int64_t x1) {
+  Plan2<T> p{a.in, a.out, a.H, a.W, a.steps, a.edge_y, a.edge_x, a.edge, star_of(a.coefficients, a.radius), a.gate, T(0), a.radius};
+  const bool walls = a.edge_y == kDirichlet || a.edge_x == kDirichlet;
+  p.quiet = quiet_bound(a.gate, p.star.growth(), walls ? a.edge : T(0), a.steps);
+  return stencil2d(p, y0, y1, x0, x1);
+}
+
+}  // namespace
+}  // namespace POISE_ISA
+
+#define POISE_JOIN_(a, b) a##b
+#define POISE_JOIN(a, b) POISE_JOIN_(a, b)
+#define POISE_TEXT_(a) #a
+#define POISE_TEXT(a) POISE_TEXT_(a)
+
+const Table& POISE_JOIN(table_, POISE_ISA)() {
+  using namespace POISE_ISA;
+  static const Table table{POISE_TEXT(POISE_ISA), seal,         seal_counting, check,           repair,
+                           adamw,                 scan<float>, scan<double>,  stencil2<float>, stencil2<double>};
+  return table;
+}
+
+}  // namespace poise
