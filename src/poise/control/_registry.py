@@ -31,7 +31,7 @@ IN_SLOT = (State.HEALTHY, State.DEGRADED, State.DRAINING)
 @dataclass(frozen=True)
 class Registry:
     """Devices by id; `slots[i]` is the device in logical slot i, `spares` wait in this order; `routes[old] = new` records
-    who replaced whom. `faults` counts faults per device."""
+    who replaced whom. `faults` counts memory faults per device (bad numbers are more often the data's)."""
 
     devices: MappingProxyType[int, State] = field(default_factory=lambda: MappingProxyType({}))
     slots: tuple[int, ...] = ()
@@ -78,7 +78,8 @@ def apply(registry: Registry, event: Event) -> Registry:
                 status="running",
             )
         case Noticed():
-            counts = {d: registry.faults.get(d, 0) + 1 for d in event.fault.device_ids}
+            worn = event.fault.device_ids if event.fault.kind in ("memory", "tag") else ()
+            counts = {d: registry.faults.get(d, 0) + 1 for d in worn}
             return replace(
                 registry, faults=_with(registry.faults, dict(counts)), noticed=registry.noticed + 1  # type: ignore[arg-type]
             )

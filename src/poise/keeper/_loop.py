@@ -137,11 +137,18 @@ class Loop:
     def host_state(self) -> tuple[np.ndarray, ...]:
         """The settled state's leaves in host memory."""
         self.flush()
-        return globals_of(pull(self.kept, self.stage.placement, self.settled), self.form, self.stage.placement)
+        return self._pulled()
 
     def fingerprint(self) -> str:
         """128 bits of the settled state."""
         return fingerprint(self.host_state())
+
+    def fingerprint_now(self) -> str:
+        """128 bits of the live state, from inside a listener: nothing is settled first."""
+        return fingerprint(self._pulled())
+
+    def _pulled(self) -> tuple[np.ndarray, ...]:
+        return globals_of(pull(self.kept, self.stage.placement, self.settled), self.form, self.stage.placement)
 
     def drain(self, slot: int, reason: str) -> None:
         """Move a readable device's shard to a spare, now."""

@@ -86,7 +86,7 @@ def fingerprint(leaves: tuple[np.ndarray, ...]) -> str:
     return h.hexdigest()
 
 
-def write(directory: Path, step: int, job: str, names: tuple[str, ...], leaves: tuple[np.ndarray, ...]) -> Path:
+def write(directory: Path, step: int, job: str, form: Form, leaves: tuple[np.ndarray, ...]) -> Path:
     """Write a snapshot file atomically; an interrupted write leaves the older files as they were. Keeps the newest two."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"snapshot-{step:09d}.npz"
@@ -94,8 +94,9 @@ def write(directory: Path, step: int, job: str, names: tuple[str, ...], leaves: 
         "version": VERSION,
         "job": job,
         "step": step,
+        "devices": form.devices,
         "fingerprint": fingerprint(leaves),
-        "leaves": [{"name": n, "dtype": str(x.dtype), "shape": x.shape} for n, x in zip(names, leaves, strict=True)],
+        "leaves": [{"name": n, "dtype": str(x.dtype), "shape": x.shape} for n, x in zip(form.names, leaves, strict=True)],
     }
     part = path.with_suffix(f".{os.getpid()}.part")
     try:
@@ -214,7 +215,7 @@ class Snapshots:
     def _write(self, copy: HostCopy, placement: Placement) -> Path:
         assert self.directory is not None
         leaves = globals_of(copy, self.form, placement)
-        return write(self.directory, copy.step, self.job, self.form.names, leaves)
+        return write(self.directory, copy.step, self.job, self.form, leaves)
 
     def save_now(self, placement: Placement) -> Path | None:
         """Write the good copy and wait for it; returns the file's path."""

@@ -1,0 +1,123 @@
+"""The commands, their words and their exit statuses."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, CycloptsError, Parameter
+
+from .. import __version__
+from ..errors import PoiseError, Stopped
+
+app = App(
+    name="poise",
+    help="Keeps long JAX runs right and running. Every command takes --json PATH ('-' for standard output).",
+    version=__version__,
+)
+
+Json = Annotated[str | None, Parameter(help="Write the report as JSON to this file; '-' for standard output.")]
+Out = Annotated[Path | None, Parameter(help="Directory for the journal, snapshots and the report.")]
+
+
+def run_command(tokens: list[str]) -> int:
+    """Run one command; returns the exit status. Errors become one sentence on standard error."""
+    try:
+        result = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
+    except CycloptsError as error:
+        print(f"poise: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except Stopped as error:
+        print(f"poise: {error}", file=sys.stderr)
+        return error.exit_status
+    except PoiseError as error:
+        print(f"poise: {error}", file=sys.stderr)
+        return error.exit_status
+    except BrokenPipeError:
+        return 1
+    except KeyboardInterrupt:
+        print("poise: interrupted", file=sys.stderr)
+        return 130
+    return result if isinstance(result, int) else 0
+
+
+@app.command
+def demo(*, out: Path = Path("poise-out"), json: Json = None) -> int:
+    """Run burgers2d on this machine's devices, clean and with scripted faults, and show that both end alike.
+
+    Parameters
+    ----------
+    out
+        Directory for report.json, the journal run.db, the picture demo.png and snapshots.
+    """
+    from ._demo import demo as command
+
+    return command(out, json)
+
+
+@app.command
+def run(
+    job: str,
+    *,
+    faults: Annotated[str | None, Parameter(help="A fault script (TOML), or the name of a packaged one.")] = None,
+    out: Out = None,
+    resume: Annotated[Path | None, Parameter(help="Directory of an earlier run to go on from.")] = None,
+    active: Annotated[int | None, Parameter(help="Active devices, instead of the job's.")] = None,
+    spares: Annotated[int | None, Parameter(help="Spare devices, instead of the job's.")] = None,
+    compare: Annotated[
+        bool | None, Parameter(help="Run the job clean as well and compare. Default: with --faults or --resume.")
+    ] = None,
+    overhead: Annotated[bool, Parameter(help="Measure the cost of keeping against an unguarded run.")] = False,
+    json: Json = None,
+) -> int:
+    """Run a job, kept.
+
+    Parameters
+    ----------
+    job
+        A job file (TOML), the name of a packaged one (burgers2d), or module:object for a workload of your own.
+    """
+    from ._run import run as command
+
+    return command(job, faults, out, resume, active, spares, compare, overhead, json)
+
+
+@app.command
+def plan(
+    job: str, *, active: int | None = None, spares: int | None = None, source: str | None = None, json: Json = None
+) -> int:
+    """Say what keeping a job will cost here and what is survivable. Compiles one placement, runs nothing.
+
+    Parameters
+    ----------
+    job
+        As for run.
+    source
+        Of a lost shard: auto, replica, snapshot or parity; instead of the job's.
+    """
+    from ._plan import plan as command
+
+    return command(job, active, spares, source, json)
+
+
+@app.command
+def status(journal: Path, *, json: Json = None) -> int:
+    """Say what happened in a run.
+
+    Parameters
+    ----------
+    journal
+        A run's journal, such as poise-out/run.db; may be read while the run goes on.
+    """
+    from ._status import status as command
+
+    return command(journal, json)
+
+
+@app.command
+def doctor(*, json: Json = None) -> int:
+    """Say what this machine has and lacks."""
+    from ._doctor import doctor as command
+
+    return command(json)

@@ -1,0 +1,97 @@
+"""`poise run`: any workload, kept, with faults or without."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+
+from ..errors import BadInput
+from ..faults import ScriptedFault, load_script
+from ..faults._inject import watched_steps
+from ..keeper._snapshot import snapshot_files
+from ._engine import kept_run, measure_overhead, steps_of
+from ._job import load_job, packaged
+from ._output import check_json, console, dump, out_directory, write_json
+from ._platform import cpu_devices, pool, wanted
+from ._progress import Live
+from ._report import fault_table, report, summary
+
+
+def load_faults(faults: str | None) -> list[ScriptedFault]:
+    """A fault script by file or packaged name."""
+    return [] if faults is None else load_script(packaged(faults) or Path(faults))
+
+
+def resume_directory(resume: Path | None) -> tuple[Path | None, int | None]:
+    """The directory with the snapshot files, and the number of devices that wrote the newest."""
+    if resume is None:
+        return None, None
+    directory = resume / "snapshots" if (resume / "snapshots").is_dir() else resume
+    files = snapshot_files(directory) if directory.is_dir() else []
+    if not files:
+        raise BadInput(f"There is no snapshot to resume from in {resume}; accepted is the --out directory of a run.")
+    try:
+        with np.load(files[-1], allow_pickle=False) as data:
+            return directory, int(jsonlib.loads(bytes(data["meta"]).decode())["devices"])
+    except Exception:  # an unreadable newest file is not the end: `read` falls back to the one before it
+        return directory, None
+
+
+def run(
+    job: str,
+    faults: str | None,
+    out: Path | None,
+    resume: Path | None,
+    active: int | None,
+    spares: int | None,
+    compare: bool | None,
+    overhead: bool,
+    json: str | None,
+) -> int:
+    """Run a job; the exit status is 3 if it stopped beyond the promise."""
+    check_json(json)
+    spec = load_job(job).with_devices(active, spares)
+    script = load_faults(faults)
+    snapshots_from, devices_then = resume_directory(resume)
+    compare = bool(script or resume) if compare is None else compare
+    cpu_devices(max(wanted(spec.active, spec.spares), devices_then or 0))
+    workload = spec.make()
+    devices = pool(spec.active, spec.spares)
+    steps = steps_of(workload)
+    late = [f for f in script if f.step >= steps]
+    if late:
+        raise BadInput(f"A fault strikes at step {late[0].step}; the run has steps 0 to {steps - 1}.")
+    where = None if out is None else out_directory(out)
+    show = console(json)
+    with ExitStack() as stack:
+        live = stack.enter_context(Live())
+        clean, known = None, {}
+        if compare:
+            # The uninterrupted run: on as many devices as the run that is resumed had, if they can be had here.
+            before = pool(devices_then, 0) if devices_then else devices
+            listener = live.run("clean", steps)
+            clean = kept_run(spec, workload, before, clean=known, watch=watched_steps(script), listen=[listener])
+        outcome = kept_run(
+            spec, workload, devices, journal=None if where is None else where / "run.db",
+            snapshots=None if where is None else where / "snapshots", resume=snapshots_from,
+            script=script, clean=known if compare else None, listen=[live.run(workload.name, steps)],
+        )  # fmt: skip
+    cost = measure_overhead(spec, workload, devices, steps) if overhead and outcome.stopped is None else None
+    said = report(workload, devices, outcome, clean, cost)
+    if devices_then is not None:
+        said["resumed"] = {"devices_then": devices_then, "devices_now": len(devices.active)}
+    if outcome.stopped is not None and outcome.stopped.resume is not None:
+        said["resume"] = str(out)
+    if where is not None:
+        dump(said, where / "report.json")
+    write_json(said, json)
+    fault_table(show, said)
+    summary(show, said)
+    if outcome.stopped is not None:
+        if outcome.stopped.resume is not None:
+            show.print(f"resume with: poise run {job} --resume {out}", soft_wrap=True)
+        return outcome.stopped.exit_status
+    return 0
