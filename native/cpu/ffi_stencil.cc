@@ -45,8 +45,17 @@ void store(const Trips& trips, OutS32& found) {
   out[2] = any ? static_cast<int32_t>(trips.first & ((uint64_t{1} << 40) - 1)) : -1;
 }
 
+// `tall` x `wide` cells are one task; 0 chooses: strips of 1024 columns, cut into ranges of rows so that every thread has
+// about four tasks, none so short that its overlap of `steps` rows weighs.
 template <class T, class F>
 void tiles(const Stencil2Args<T>& a, int64_t tall, int64_t wide, OutS32& found, F kernel) {
+  if (wide <= 0) wide = 1024 * int64_t{sizeof(float)} / int64_t{sizeof(T)};
+  if (tall <= 0) {
+    const int64_t strips = (a.W + wide - 1) / wide, least = 8 * int64_t{a.steps} * a.radius;
+    const int64_t ranges = (4 * int64_t{Pool::get().width()} + strips - 1) / strips;
+    tall = (a.H + ranges - 1) / ranges;
+    tall = tall < least ? least : tall;
+  }
   const int64_t ny = (a.H + tall - 1) / tall, nx = (a.W + wide - 1) / wide;
   std::mutex mutex;
   Trips trips;

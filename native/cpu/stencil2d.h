@@ -6,7 +6,7 @@
 // of it; the first input above the bound ends the attempt, and the strip is redone with every value of every step gated.
 #pragma once
 #include <cstdlib>
-#include <memory>
+#include <cstring>
 
 #include "poise/gate.h"
 
@@ -59,15 +59,35 @@ inline __attribute__((always_inline)) T star(const Star<T>& p, const T* n2, cons
   return a;
 }
 
+// Memory of a thread that stays with it: a strip's ring is used thousands of times, and fresh pages cost more than the work.
+class Scratch {
+ public:
+  ~Scratch() { std::free(data_); }
+  void* take(size_t bytes) {
+    if (bytes > size_) {
+      std::free(data_);
+      size_ = (bytes + 4095) / 4096 * 4096;
+      data_ = std::aligned_alloc(64, size_);
+    }
+    return data_;
+  }
+
+ private:
+  void* data_ = nullptr;
+  size_t size_ = 0;
+};
+
 template <class T, int R, bool SYM>
 struct Strip2 {
+  static constexpr int64_t kLine = 64 / sizeof(T);
+
   const Plan2<T>& p;
-  int64_t y0, y1, x0, x1, width;  // outputs of this task; columns of a ring row
+  int64_t y0, y1, x0, x1, margin, width;  // outputs of this task; columns of a ring row, x0 at `margin`
   T* ring;                        // [steps + 1][6][width]
   Trips trips;
 
   T* row(int level, int64_t y) const { return ring + (level * 6 + (y + 6 * 1024) % 6) * width; }
-  int64_t col(int64_t x) const { return x - x0 + p.steps * R + 2; }
+  int64_t col(int64_t x) const { return x - x0 + margin; }
   bool bounded_y() const { return p.edge_y == kDirichlet || p.edge_y == kNeumann; }
   bool bounded_x() const { return p.edge_x == kDirichlet || p.edge_x == kNeumann; }
   int64_t lo(int64_t a, int level, bool bounded) const {
@@ -111,24 +131,27 @@ struct Strip2 {
     const T* src = p.in + iy * p.in_stride();
     T* dst = row(0, y) + col(a);
     const int64_t len = b - a;
+    typename Bits<T>::type loudest = 0;
     if (p.edge_x == kPeriodic && (a < 0 || b > p.W)) {
       int64_t ix = (a % p.W + p.W) % p.W;
       for (int64_t j = 0; j < len; ++j) {
         dst[j] = src[ix];
         if (++ix == p.W) ix = 0;
+        const auto m = magnitude2(dst[j]);
+        loudest = m > loudest ? m : loudest;
       }
     } else {
-      std::memcpy(dst, src + a + (p.edge_x == kHalo ? int64_t{p.steps} * R : 0), sizeof(T) * len);
+      const T* from = src + a + (p.edge_x == kHalo ? int64_t{p.steps} * R : 0);
+#pragma GCC ivdep
+      for (int64_t j = 0; j < len; ++j) {
+        const T x = from[j];
+        const auto m = magnitude2(x);
+        loudest = m > loudest ? m : loudest;
+        dst[j] = x;
+      }
     }
-    bool fine = true;
-    if (GATED) {
-      gate_row(row(0, y), col(0), 0, y, a, b);
-    } else {
-      const auto bound = magnitude2(p.quiet);
-      typename Bits<T>::type loud = 0;
-      for (int64_t j = 0; j < len; ++j) loud |= magnitude2(dst[j]) >= bound;
-      fine = loud == 0;
-    }
+    const bool fine = GATED || loudest < magnitude2(p.quiet);
+    if (GATED) gate_row(row(0, y), col(0), 0, y, a, b);
     side_ghosts(0, y);
     return fine;
   }
@@ -140,17 +163,21 @@ struct Strip2 {
     const int64_t shift = last ? 0 : col(0);
     T* o0 = last ? p.out + y * p.W : row(level, y);
     T* o1 = last ? p.out + (y + 1) * p.W : row(level, y + 1);
-    const T *m2 = row(level - 1, y - 2), *m1 = row(level - 1, y - 1), *r0 = row(level - 1, y), *r1 = row(level - 1, y + 1),
-            *r2 = row(level - 1, y + 2), *r3 = row(level - 1, y + 3);
-    const int64_t n = b - a, off = col(a);
-    m2 += off, m1 += off, r0 += off, r1 += off, r2 += off, r3 += off;
-    T *w0 = o0 + a + shift, *w1 = o1 + a + shift;
+    // Inside the ring whole cache lines are computed; what lies beyond [a, b) is a fringe that nobody reads or a ghost column
+    // that is filled afterwards. Only the last level, which writes the result, is exact.
+    const int64_t j0 = last ? col(a) : col(a) / kLine * kLine, j1 = last ? col(b) : (col(b) + kLine - 1) / kLine * kLine;
+    const T *m2 = row(level - 1, y - 2) + j0, *m1 = row(level - 1, y - 1) + j0, *r0 = row(level - 1, y) + j0,
+            *r1 = row(level - 1, y + 1) + j0, *r2 = row(level - 1, y + 2) + j0, *r3 = row(level - 1, y + 3) + j0;
+    T *w0 = last ? o0 + a : o0 + j0, *w1 = last ? o1 + a : o1 + j0;
+    const int64_t n = j1 - j0;
     const Star<T> k = p.star;  // a local copy: stores through w0 could alias the plan
     if (first && second) {
 #pragma GCC ivdep
       for (int64_t j = 0; j < n; ++j) {
-        w0[j] = star<T, R, SYM>(k, m2, m1, r0, r1, r2, j);
-        w1[j] = star<T, R, SYM>(k, m1, r0, r1, r2, r3, j);
+        const T u = star<T, R, SYM>(k, m2, m1, r0, r1, r2, j);
+        const T v = star<T, R, SYM>(k, m1, r0, r1, r2, r3, j);
+        w0[j] = u;
+        w1[j] = v;
       }
     } else if (first) {
 #pragma GCC ivdep
@@ -206,11 +233,14 @@ struct Strip2 {
 
 template <class T, int R, bool SYM>
 Trips stencil2d_strip(const Plan2<T>& p, int64_t y0, int64_t y1, int64_t x0, int64_t x1) {
-  const int64_t width = (x1 - x0 + 2 * int64_t{p.steps} * R + 4 + 31) / 16 * 16 + 16;
+  constexpr int64_t line = Strip2<T, R, SYM>::kLine;
+  const int64_t margin = (int64_t{p.steps} * R + R + line - 1) / line * line + line;
+  const int64_t width = (x1 - x0 + line - 1) / line * line + 2 * margin;
   const size_t bytes = sizeof(T) * 6 * (p.steps + 1) * width;
-  std::unique_ptr<T, decltype(&std::free)> ring(static_cast<T*>(std::aligned_alloc(64, (bytes + 63) / 64 * 64)), &std::free);
-  std::memset(ring.get(), 0, bytes);  // fringes that nobody needs are computed on too: keep them finite
-  Strip2<T, R, SYM> strip{p, y0, y1, x0, x1, width, ring.get(), {}};
+  static thread_local Scratch scratch;
+  T* ring = static_cast<T*>(scratch.take(bytes));
+  std::memset(ring, 0, bytes);  // fringes are computed on before they were written
+  Strip2<T, R, SYM> strip{p, y0, y1, x0, x1, margin, width, ring, {}};
   if (p.quiet == T(0) || !strip.template run<false>()) strip.template run<true>();
   return strip.trips;
 }

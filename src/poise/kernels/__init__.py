@@ -8,3 +8,11 @@ from ._seal import limit_bits as limit_bits
 from ._seal import repair as repair
 from ._seal import seal as seal
 from ._seal import seal_counting as seal_counting
+from ._stencil import gate_scan as gate_scan
+from ._stencil import stencil as stencil
+from .layout import Layout as Layout
+from .ref import Check as Check
+from .ref import Mended as Mended
+from .ref import Seal as Seal
+from .ref_stencil import Scan as Scan
+from .ref_stencil import Trips as Trips

@@ -1,0 +1,110 @@
+"""The gate scan and the gated stencils: T steps in one pass over memory, on the CPU and on CUDA."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Float
+
+from ..errors import BadInput
+from . import _rule, ref_stencil
+from ._call import call
+from ._rule import Rule
+from .ref_stencil import EDGES, Edge, Scan, Trips
+
+TILE_2D = (0, 0)
+"""Rows and columns that one thread streams at a time on the CPU; 0 lets the kernel choose."""
+
+
+def gate_scan(x: Float[Array, "*n"], gate: Rule) -> tuple[Float[Array, "*n"], Scan]:
+    """A clean copy of `x`, how many entries were bad by cause, and the first of them, in one pass.
+
+    float32 and float64; other dtypes raise `BadInput`.
+    """
+    _check_dtype(x)
+    if x.size == 0:
+        return ref_stencil.gate_scan(x, gate)
+
+    def twin(y: Array) -> list[Array]:
+        clean, found = ref_stencil.gate_scan(y, gate)
+        return [clean, jnp.stack(found)]
+
+    clean, found = call(
+        "poise_gate_scan", twin, [x], [(x.shape, x.dtype), ((5,), jnp.int32)], rule=_rule.encode(gate, x.dtype)
+    )
+    return clean, Scan(*(found[i] for i in range(5)))
+
+
+def stencil(
+    u: Float[Array, "*n"],
+    coefficients: Float[Array, "axes k"],
+    gate: Rule,
+    *,
+    steps: int = 1,
+    edges: Edge | tuple[Edge, ...] = "periodic",
+    edge: float = 0.0,
+) -> tuple[Float[Array, "*m"], Trips]:
+    """`steps` gated steps of a linear star stencil on a 2-D or 3-D array, in one pass over memory.
+
+    One step is the sum over axes `a` and offsets `k` of `coefficients[a, R + k]` times `u` shifted by `k` along `a`; the
+    radius `R` is 1 or 2 (1 in 3-D). The gate acts before the first and after each step, so a bad value never spreads.
+
+    - `edges`, per axis or for all: `"periodic"`; `"dirichlet"`: `edge` beyond it; `"neumann"`: mirrored at the outer face;
+      `"halo"`: `u` carries `R * steps` of the neighbours' cells at both ends, which the result lacks.
+    - Returns the new field and its `Trips`; halo cells are their owners' to count.
+
+    Raises `BadInput` for shapes and dtypes that do not fit.
+    """
+    kinds = (edges,) * u.ndim if isinstance(edges, str) else tuple(edges)
+    coefficients = jnp.asarray(coefficients, u.dtype)
+    radius = coefficients.shape[1] // 2
+    _check_stencil(u, coefficients, kinds, steps)
+    shape = tuple(n - 2 * radius * steps if k == "halo" else n for n, k in zip(u.shape, kinds, strict=True))
+    if min(shape) < 1:
+        raise BadInput(f"A field of shape {u.shape} has no room for its halos of {radius * steps} cells.")
+
+    def twin(v: Array, c: Array) -> list[Array]:
+        out, trips = ref_stencil.stencil(v, c, gate, steps=steps, edges=kinds, edge=edge)
+        return [out, jnp.stack(trips)]
+
+    codes = [np.int32(EDGES.index(k)) for k in kinds]
+    attributes = {"edge_y": codes[-2], "edge_x": codes[-1], "radius": np.int32(radius)}
+    if u.ndim == 3:
+        attributes = {"edge_z": codes[0], "edge_y": codes[1], "edge_x": codes[2]}
+    else:
+        attributes |= {"tall": np.int32(TILE_2D[0]), "wide": np.int32(TILE_2D[1])}
+    out, found = call(
+        f"poise_stencil{u.ndim}d",
+        twin,
+        [u, coefficients],
+        [(shape, u.dtype), ((3,), jnp.int32)],
+        steps=np.int32(steps),
+        edge=np.float64(edge),
+        rule=_rule.encode(gate, u.dtype),
+        **attributes,
+    )
+    return out, Trips(found[0], found[1], found[2])
+
+
+def _check_dtype(x: Array) -> None:
+    if x.dtype not in (jnp.float32, jnp.float64):
+        raise BadInput(f"The compiled gate takes float32 or float64, not {x.dtype.name}.")
+
+
+def _check_stencil(u: Array, coefficients: Array, kinds: tuple[Edge, ...], steps: int) -> None:
+    _check_dtype(u)
+    if u.ndim not in (2, 3):
+        raise BadInput(f"The stencil takes 2-D or 3-D fields, not {u.ndim}-D.")
+    widths = (3, 5) if u.ndim == 2 else (3,)
+    if coefficients.ndim != 2 or coefficients.shape[0] != u.ndim or coefficients.shape[1] not in widths:
+        raise BadInput(
+            f"A {u.ndim}-D stencil has {u.ndim} rows of 3 or 5 coefficients (3-D: 3), not {coefficients.shape}."
+        )
+    if len(kinds) != u.ndim or any(k not in EDGES for k in kinds):
+        raise BadInput(f"Edges are one of {', '.join(EDGES)} for each axis, not {kinds!r}.")
+    if not 1 <= steps <= 64:
+        raise BadInput(f"A pass takes 1 to 64 steps, not {steps}.")
+    radius = coefficients.shape[1] // 2
+    if any(k == "neumann" and n < radius for n, k in zip(u.shape, kinds, strict=True)):
+        raise BadInput(f"A field of shape {u.shape} is shorter than the stencil's radius {radius}.")
