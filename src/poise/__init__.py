@@ -6,6 +6,7 @@ without recompiling, and says what it did.
 
 from .control import Keeper as Keeper
 from .control import Limits as Limits
+from .control import keep as keep
 from .devices import Placement as Placement
 from .devices import Pool as Pool
 from .errors import BadInput as BadInput

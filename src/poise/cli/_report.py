@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
@@ -72,7 +73,7 @@ def fault_table(console: Console, said: dict[str, Any]) -> None:
     """The faults, one line each."""
     if not said["faults"]:
         return
-    table = Table(title="What struck, and what became of it", title_justify="left")
+    table = Table(title="What struck, and what became of it", title_justify="left", box=SIMPLE)
     for name, justify in (
         ("fault", "left"), ("slot", "right"), ("step", "right"), ("noticed", "right"), ("action", "left"),
         ("bit exact", "left"), ("seconds", "right"), ("compiles", "right"),
@@ -82,7 +83,7 @@ def fault_table(console: Console, said: dict[str, Any]) -> None:
     for f in said["faults"]:
         seconds = "-" if f["seconds"] is None else f"{f['seconds']:.4f}"
         if f["waited"] > 0.01:
-            seconds += f" ({f['waited']:.1f} waiting)"
+            seconds += f" ({f['waited']:.1f} wait)"
         table.add_row(
             f["label"], str(f["slot"]), str(f["step"]), str(f["noticed_step"] if f["noticed_step"] is not None else "-"),
             f["action"] or "[red]missed[/red]", words[f["bit_exact"]], seconds,

@@ -2,6 +2,7 @@
 
 from ._journal import Journal as Journal
 from ._journal import read as read_journal
+from ._keep import keep as keep
 from ._keeper import Keeper as Keeper
 from ._policy import Limits as Limits
 from ._policy import decide as decide

@@ -79,8 +79,10 @@ class Keeper:
 
     @property
     def state(self) -> Any:
-        """The committed state (waits for steps in flight)."""
-        return self.loop.state()
+        """The committed state, in the form in which it was given (waits for steps in flight)."""
+        state = self.loop.state()
+        rebuild = getattr(self.loop.workload, "rebuild", None)
+        return state if rebuild is None else rebuild(state)
 
     @property
     def settled(self) -> int:

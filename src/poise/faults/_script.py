@@ -47,8 +47,8 @@ class ScriptedFault:
     def label(self) -> str:
         """The fault in a few words."""
         if self.kind == "bitflip":
-            return f"bitflip: {self.extent} in {self.where}" if self.where == "data" else f"bitflip in {self.where}"
-        words = {"two_banks": "two banks lost", "drain": "drain", "lost": "device lost"}.get(self.kind, self.kind)
+            return f"bitflip {self.extent if self.where == 'data' else self.where}"
+        words = {"two_banks": "two banks", "lost": "device lost"}.get(self.kind, self.kind)
         return f"{words}, persistent" if self.persistent else words
 
 

@@ -37,7 +37,7 @@ class Stage:
     def __init__(self, workload: Workload, pool: Pool, form: Form, builder: Builder, source: str) -> None:
         self.workload, self.pool, self.form, self.builder = workload, pool, form, builder
         self.placement = pool.placement(dict(form.axes))
-        self.source = self._choose(source)
+        self.source = choose_source(source, form, self.placement, pool)
         self.warm: Warm[Ready] = Warm(self._build)
         self.seconds = self.warm.warm([self.placement, *self.successors()])
         self.ready = self.warm.get(self.placement)
@@ -100,7 +100,7 @@ class Stage:
             lost = rebuild(kept, self._parts, old, slot)
             moved = move(kept, old, new, lambda number, _: lost[number])
         elif source == "replica":
-            peer = self._peer(slot)
+            peer = peer_of(slot, self.form, old)
             assert peer is not None
             pieces = [shards_by_slot(x, old)[peer] for x in jax.tree.leaves(kept)]
             moved = move(kept, old, new, lambda number, _: pieces[number])
@@ -118,24 +118,26 @@ class Stage:
             share = build_share(self.form, placement) if self.source == "parity" else None
             return Ready(self.builder(placement), share)
 
-    def _peer(self, slot: int) -> int | None:
-        """A slot that holds the same piece of every leaf."""
-        maps = [
-            self.placement.sharding(spec).devices_indices_map(s.shape)
-            for s, spec in zip(self.form.shapes, self.form.specs, strict=True)
-        ]
-        devices = self.placement.devices
-        for other, device in enumerate(devices):
-            if other != slot and all(m[device] == m[devices[slot]] for m in maps):
-                return other
-        return None
 
-    def _choose(self, source: str) -> str:
-        replicated = all(self._peer(slot) is not None for slot in range(len(self.placement.devices)))
-        if source == "auto":
-            return "replica" if replicated else "snapshot"
-        if source == "replica" and not replicated:
-            raise BadInput("The source 'replica' needs every leaf on two devices at least; accepted here: snapshot, parity.")
-        if source == "parity" and not (self.pool.spares and self.form.devices > 1):
-            raise BadInput("The source 'parity' needs a spare device and two active ones; accepted here: snapshot.")
-        return source
+def peer_of(slot: int, form: Form, placement: Placement) -> int | None:
+    """A slot that holds the same piece of every leaf as `slot`, or None."""
+    maps = [
+        placement.sharding(spec).devices_indices_map(s.shape) for s, spec in zip(form.shapes, form.specs, strict=True)
+    ]
+    devices = placement.devices
+    for other, device in enumerate(devices):
+        if other != slot and all(m[device] == m[devices[slot]] for m in maps):
+            return other
+    return None
+
+
+def choose_source(source: str, form: Form, placement: Placement, pool: Pool) -> str:
+    """The source of a lost shard: what is asked for, or the sound default. Raises `BadInput` for one that cannot work."""
+    replicated = all(peer_of(slot, form, placement) is not None for slot in range(len(placement.devices)))
+    if source == "auto":
+        return "replica" if replicated else "snapshot"
+    if source == "replica" and not replicated:
+        raise BadInput("The source 'replica' needs every leaf on two devices at least; accepted here: snapshot, parity.")
+    if source == "parity" and not (pool.spares and form.devices > 1):
+        raise BadInput("The source 'parity' needs a spare device and two active ones; accepted here: snapshot.")
+    return source

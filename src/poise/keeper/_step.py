@@ -76,8 +76,11 @@ class Builder:
             self.batch_specs,
         )
 
-        def compiled(f: Callable[..., Any], *args: Any, donate: tuple[int, ...] = ()) -> Any:
-            return jax.jit(f, donate_argnums=donate).lower(*args).compile()
+        same = jax.tree.map(lambda x: x.sharding, kept)
+
+        def compiled(f: Callable[..., Any], *args: Any, outs: Any = None, donate: tuple[int, ...] = ()) -> Any:
+            # Said outright, since XLA is free to return an empty or small array replicated.
+            return jax.jit(f, donate_argnums=donate, out_shardings=outs).lower(*args).compile()
 
         propose, commit = self._propose(mesh), self._commit(mesh)
 
@@ -88,7 +91,7 @@ class Builder:
 
         made: dict[str, Any] = {"step": None, "propose": None, "commit": None}
         if self.fused:
-            made["step"] = compiled(step, kept, ctl, batch, donate=(0,))
+            made["step"] = compiled(step, kept, ctl, batch, outs=(same, None, None), donate=(0,))
         else:
             made["propose"] = compiled(propose, kept, ctl, batch)
             proposal, table, _ = jax.eval_shape(propose, kept, ctl, batch)
@@ -96,17 +99,18 @@ class Builder:
             sized = jax.tree.map(
                 lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), (proposal, table), shards[:2]
             )
-            made["commit"] = compiled(commit, kept, *sized, donate=(0, 1))
-        made["copy"] = compiled(lambda kept: jax.tree.map(jnp.copy, kept), kept)
+            made["commit"] = compiled(commit, kept, *sized, outs=(same, None, None), donate=(0, 1))
+        made["copy"] = compiled(lambda kept: jax.tree.map(jnp.copy, kept), kept, outs=same)
         replicated = any(not unit.parity for unit in form.plan.units)
-        made["heal"] = compiled(self._heal(mesh), kept, donate=(0,)) if replicated else None
+        made["heal"] = compiled(self._heal(mesh), kept, outs=(same, None), donate=(0,)) if replicated else None
         return Executables(placement, **made, count=sum(x is not None for x in made.values()))
 
     def sealer(self, placement: Placement) -> Callable[[tuple[Array, ...], Any], Kept]:
         """Seal trusted leaves as the state of a step; needed once, at the start."""
         kept = self.form.kept_shapes(placement)
         tag = jax.ShapeDtypeStruct((), jnp.int32, sharding=placement.sharding(P()))
-        return jax.jit(self._seal(placement.mesh)).lower(kept.leaves, tag).compile()
+        outs = jax.tree.map(lambda x: x.sharding, kept)
+        return jax.jit(self._seal(placement.mesh), out_shardings=outs).lower(kept.leaves, tag).compile()
 
     def _local(self, mesh: jax.sharding.Mesh, f: Callable[..., Any], ins: Any, outs: Any) -> Callable[..., Any]:
         # check_vma off: a cond whose branches come from different sources is rejected under it, and nothing here is
