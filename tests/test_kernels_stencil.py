@@ -1,4 +1,4 @@
-"""Gate scan and gated stencils: against the jnp twin, and T steps in one pass against T passes of one step, bit for bit."""
+"""Gate scan and gated stencils against the twin, and T steps in one pass against T passes of one, bit for bit."""
 
 from __future__ import annotations
 
@@ -117,11 +117,11 @@ def test_one_pass_is_that_many_single_steps(edges, radius, dtype):
     v = u
     for step in range(7):
         v, t = kernels.stencil(v, jnp.array(c), LOW, steps=1, edges=edges, edge=0.25)
-        count += int(t.count)
-        if first is None and int(t.count):
-            first = (step + int(t.step), int(t.index))
+        count += int(t.bad)
+        if first is None and int(t.bad):
+            first = (step + int(t.step), int(t.cell))
     assert np.array_equal(once, v)
-    assert (int(trips.count), (int(trips.step), int(trips.index))) == (count, first)
+    assert (int(trips.bad), (int(trips.step), int(trips.cell))) == (count, first)
 
 
 @native

@@ -80,19 +80,16 @@ inline void copy_low(const AdamW& a, const Layout& lay, int64_t g) {
 
 inline void adamw_groups(const AdamW& a, const Layout& lay, int64_t g0, int64_t g1, Mended out[3]) {
   constexpr int64_t kTogether = 2;  // 2 groups of w, m, v, g: 160 KiB in L2
-  alignas(64) uint32_t spare[kBlock];
   alignas(64) uint32_t par[3][kTogether][kBlock];
   for (int64_t g = g0; g < g1; g += kTogether) {
     const int64_t run = g1 - g < kTogether ? g1 - g : kTogether;
     bool bad[3][kTogether] = {};
-    for (int r = 0; r < kBanks; ++r)
-      for (int s = 0; s < 3; ++s)
+    for (int s = 0; s < 3; ++s)
+      for (int r = 0; r < kBanks; r += kSide)
         for (int64_t k = 0; k < run; ++k) {
-          const int64_t first = lay.first(r, g + k);
-          const uint32_t* m = mark_at(a.state[s].marks, lay, r, g + k);
-          const Sums sums =
-              block_sums<false>(block_at(a.state[s].words, lay, first, spare), lay.B, static_cast<uint32_t>(first));
-          bad[s][k] = bad[s][k] || sums != Sums{m[0], m[1]};
+          const Four four = four_blocks<false>(a.state[s].words, lay, r, g + k, nullptr);
+          for (int i = 0; i < kSide; ++i)
+            bad[s][k] = bad[s][k] || !matches(four.sums[i], a.state[s].marks, lay, r + i, g + k);
         }
     bool write[kTogether];
     for (int64_t k = 0; k < run; ++k) {

@@ -1,5 +1,6 @@
 """Compiled kernels and their jnp twins. `ref*.py` says what each computes; callers get the compiled one where it is."""
 
+from ._adamw import adamw as adamw
 from ._native import Available as Available
 from ._native import available as available
 from ._native import use as use
@@ -14,5 +15,8 @@ from .layout import Layout as Layout
 from .ref import Check as Check
 from .ref import Mended as Mended
 from .ref import Seal as Seal
+from .ref_adamw import Hyper as Hyper
+from .ref_adamw import Sealed as Sealed
+from .ref_adamw import State as State
 from .ref_stencil import Scan as Scan
 from .ref_stencil import Trips as Trips

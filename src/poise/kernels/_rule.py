@@ -1,4 +1,4 @@
-"""What a kernel needs to know of a gate: any object with the gate's four numbers will do (this layer lies below `gate`)."""
+"""What a kernel knows of a gate: any object with the gate's four numbers will do (`gate` lies above this layer)."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -47,10 +49,10 @@ def stencil(
 ) -> tuple[Float[Array, "*m"], Trips]:
     """`steps` gated steps of a linear star stencil on a 2-D or 3-D array, in one pass over memory.
 
-    One step is the sum over axes `a` and offsets `k` of `coefficients[a, R + k]` times `u` shifted by `k` along `a`; the
-    radius `R` is 1 or 2 (1 in 3-D). The gate acts before the first and after each step, so a bad value never spreads.
+    One step is the sum over axes `a` and offsets `k` of `coefficients[a, R + k]` times `u` shifted by `k` along `a`;
+    the radius `R` is 1 or 2 (1 in 3-D). The gate acts before the first step and after each: a bad value never spreads.
 
-    - `edges`, per axis or for all: `"periodic"`; `"dirichlet"`: `edge` beyond it; `"neumann"`: mirrored at the outer face;
+    - `edges`, per axis or for all: `"periodic"`; `"dirichlet"`: `edge` beyond it; `"neumann"`: mirrored at its face;
       `"halo"`: `u` carries `R * steps` of the neighbours' cells at both ends, which the result lacks.
     - Returns the new field and its `Trips`; halo cells are their owners' to count.
 
@@ -69,7 +71,7 @@ def stencil(
         return [out, jnp.stack(trips)]
 
     codes = [np.int32(EDGES.index(k)) for k in kinds]
-    attributes = {"edge_y": codes[-2], "edge_x": codes[-1], "radius": np.int32(radius)}
+    attributes: dict[str, Any] = {"edge_y": codes[-2], "edge_x": codes[-1], "radius": np.int32(radius)}
     if u.ndim == 3:
         attributes = {"edge_z": codes[0], "edge_y": codes[1], "edge_x": codes[2]}
     else:
@@ -84,7 +86,7 @@ def stencil(
         rule=_rule.encode(gate, u.dtype),
         **attributes,
     )
-    return out, Trips(found[0], found[1], found[2])
+    return out, Trips(*(found[i] for i in range(3)))
 
 
 def _check_dtype(x: Array) -> None:
@@ -98,9 +100,7 @@ def _check_stencil(u: Array, coefficients: Array, kinds: tuple[Edge, ...], steps
         raise BadInput(f"The stencil takes 2-D or 3-D fields, not {u.ndim}-D.")
     widths = (3, 5) if u.ndim == 2 else (3,)
     if coefficients.ndim != 2 or coefficients.shape[0] != u.ndim or coefficients.shape[1] not in widths:
-        raise BadInput(
-            f"A {u.ndim}-D stencil has {u.ndim} rows of 3 or 5 coefficients (3-D: 3), not {coefficients.shape}."
-        )
+        raise BadInput(f"A {u.ndim}-D stencil has {u.ndim} rows of {widths} coefficients, not {coefficients.shape}.")
     if len(kinds) != u.ndim or any(k not in EDGES for k in kinds):
         raise BadInput(f"Edges are one of {', '.join(EDGES)} for each axis, not {kinds!r}.")
     if not 1 <= steps <= 64:

@@ -26,11 +26,11 @@ class Scan(NamedTuple):
 
 
 class Trips(NamedTuple):
-    """How many (cell, step) were bad, and the first of them by (step, flat index); step 0 is the input, -1 means none."""
+    """How many (cell, step) were bad, and the first by (step, flat index); step 0 is the input, -1 means none."""
 
-    count: Int32[Array, ""]
+    bad: Int32[Array, ""]
     step: Int32[Array, ""]
-    index: Int32[Array, ""]
+    cell: Int32[Array, ""]
 
 
 def gate_scan(x: Float[Array, "*n"], gate: Rule) -> tuple[Float[Array, "*n"], Scan]:
@@ -40,7 +40,8 @@ def gate_scan(x: Float[Array, "*n"], gate: Rule) -> tuple[Float[Array, "*n"], Sc
     counts = [m.sum().astype(jnp.int32) for m in masks]
     flat = bad.reshape(-1)
     first = jnp.where(flat.any(), jnp.argmax(flat), -1).astype(jnp.int32) if flat.size else jnp.int32(-1)
-    return jnp.where(bad, jnp.asarray(gate.fill, x.dtype), x), Scan(*counts, first)
+    nan, inf, overflow, marker = counts
+    return jnp.where(bad, jnp.asarray(gate.fill, x.dtype), x), Scan(nan, inf, overflow, marker, first)
 
 
 def _extend(u: Array, axis: int, radius: int, kind: Edge, edge: float) -> Array:
@@ -57,7 +58,7 @@ def _extend(u: Array, axis: int, radius: int, kind: Edge, edge: float) -> Array:
 
 
 def one_step(u: Array, coefficients: Float[Array, "axes k"], edges: tuple[Edge, ...], edge: float) -> Array:
-    """One linear step: the sum over axes `a` and offsets `k` of `coefficients[a, k + R] * u` shifted by `k` along `a`."""
+    """One linear step: the sum over axes `a` and offsets `k` of `coefficients[a, R + k]` times shifted `u`."""
     radius = coefficients.shape[1] // 2
     shape = [n - 2 * radius if kind == "halo" else n for n, kind in zip(u.shape, edges, strict=True)]
 
