@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from ..errors import BadInput
@@ -35,7 +36,9 @@ class Gate:
     - `insulate`: which gradients pass. `"bad"`: those of good entries; `"all"`: none; `"none"`: every one, as if the gate were
       the identity. No NaN leaks through an unselected branch in any of them, forward or reverse.
 
-    Raises `BadInput` at construction for a limit that is not positive, a fill or a tolerance that cannot work.
+    Raises `BadInput` at construction for a limit that is not positive, a fill or a tolerance that cannot work, and when
+    called for a fill that a leaf's dtype cannot hold or tell from a marker. A marker that a dtype cannot hold is not
+    looked for.
     """
 
     limit: float = 1e6
@@ -52,7 +55,7 @@ class Gate:
             raise BadInput(f"The gate's tolerance must be finite and not negative, not {self.tolerance!r}.")
         if not all(math.isfinite(m) for m in self.markers):
             raise BadInput("The gate's markers must be finite; NaN and Inf are caught anyway.")
-        if not abs(self.fill) <= self.limit:
+        if not (math.isfinite(self.fill) and abs(self.fill) <= self.limit):
             raise BadInput(f"The gate's fill {self.fill!r} does not pass its own limit {self.limit!r}.")
         if any(abs(self.fill - m) <= self.tolerance for m in self.markers):
             raise BadInput(f"The gate's fill {self.fill!r} is one of its markers.")
@@ -84,10 +87,28 @@ class Gate:
         x = jnp.asarray(leaf)
         causes = self.causes(lax.stop_gradient(x))
         bad = causes[0] | causes[1] | causes[2] | causes[3]
-        fill = jnp.asarray(self.fill, x.dtype)
-        if not bool(abs(float(self.fill)) <= float(jnp.finfo(x.dtype).max)):
-            raise BadInput(f"The gate's fill {self.fill!r} does not fit in {x.dtype.name}.")
-        return _contain(x, bad, fill, self.insulate), _tally(causes, bad, number)
+        return _contain(x, bad, self._fill(x.dtype), self.insulate), _tally(causes, bad, number)
+
+    def _fill(self, dtype: Any) -> Array:
+        if abs(self.fill) > float(jnp.finfo(dtype).max):
+            raise BadInput(f"The gate's fill {self.fill!r} does not fit in {dtype.name}.")
+        here = float(np.asarray(self.fill, dtype))
+        if any(abs(here - marker) <= width for marker, width in self._markers(dtype)):
+            raise BadInput(f"The gate's fill {self.fill!r} is one of its markers in {dtype.name}.")
+        return jnp.asarray(self.fill, dtype)
+
+    def _markers(self, dtype: Any) -> list[tuple[float, float]]:
+        """The markers that `dtype` can hold, rounded to it, with the distance within which a value counts as one."""
+        info = jnp.finfo(dtype)
+        eps, top = float(info.eps), float(info.max)
+        out = []
+        for m in self.markers:
+            if abs(m) > top:
+                continue
+            # In a narrow dtype the distance between neighbours of -999 exceeds any sensible tolerance.
+            half_ulp = 0.5 * eps * 2.0 ** math.floor(math.log2(abs(m))) if m else 0.0
+            out.append((float(np.asarray(m, dtype)), min(top, max(self.tolerance, half_ulp))))
+        return out
 
     def causes(self, x: Array) -> tuple[Array, Array, Array, Array]:
         """Masks of NaN, Inf, overflow and markers, of `x`'s shape; no value is in two of them."""
@@ -97,12 +118,8 @@ class Gate:
         inf = jnp.isinf(x)
         over = (jnp.abs(x) > limit) & ~inf
         marker = jnp.zeros(x.shape, bool)
-        for m in self.markers:
-            m_here = jnp.asarray(m, x.dtype)
-            # In a narrow dtype the distance between neighbours of -999 exceeds any sensible tolerance.
-            half_ulp = 0.5 * float(info.eps) * 2.0 ** math.floor(math.log2(abs(m))) if m else 0.0
-            wide = jnp.asarray(max(self.tolerance, half_ulp), x.dtype)
-            marker |= jnp.abs(x - m_here) <= wide
+        for m, width in self._markers(x.dtype):
+            marker |= jnp.abs(x - jnp.asarray(m, x.dtype)) <= jnp.asarray(width, x.dtype)
         return nan, inf, over, marker & ~over
 
 
