@@ -18,7 +18,7 @@ from ..errors import BadJob
 from ..events import Event, Mended, Noticed, Swapped
 from ..keeper import Loop
 from ._script import BATCH, LEAVE, MEMORY, ScriptedFault
-from ._strike import array_number, batch_leaf, piece_now, strike_batch, strike_copy, strike_memory
+from ._strike import batch_leaf, piece_now, strike_batch, strike_copy, strike_memory, struck_arrays
 
 
 @dataclass
@@ -54,9 +54,8 @@ class _Blow:
     strike: Strike
     at: float
     compiles: int
-    number: int | None = None
-    before: np.ndarray | None = None
-    exact: bool | None = field(default=None)
+    before: dict[int, np.ndarray] = field(default_factory=dict)
+    exact: bool | None = None
 
 
 class Injector:
@@ -77,6 +76,7 @@ class Injector:
         self.strikes: list[Strike] = []
         self._rng = np.random.default_rng(seed)
         self._open: list[_Blow] = []
+        self._armed: list[ScriptedFault] = []
         self._standing: list[tuple[ScriptedFault, int]] = []
         for fault in self.script:
             check(loop, fault)
@@ -100,13 +100,16 @@ class Injector:
                 self.loop.wait_warm()
             blow = self._begin(fault)
             if fault.kind in MEMORY:
-                blow.number, blow.before = strike_memory(self.loop, fault, self._rng)
+                with self.loop.stage.precision():
+                    blow.before = strike_memory(self.loop, fault, self._rng)
             elif fault.kind == "drain":
                 self.loop.drain(fault.slot, "scripted")
             elif fault.kind == "lost":
                 self.loop.lost(fault.slot, "scripted")
-            elif fault.persistent and fault.origin == "device":
+            elif fault.origin == "device" and fault.persistent:
                 self._standing.append((fault, blow.strike.device_id))
+            elif fault.origin == "device":
+                self._armed.append(fault)
 
     def after(self, index: int) -> None:
         """Settle a step that was struck, so that the books close at its own state."""
@@ -125,8 +128,10 @@ class Injector:
         return blow
 
     def _intake(self, index: int, attempt: int, placement: Placement, batch: Any) -> Any:
-        for fault in self._at(index, *BATCH):
-            if fault.origin == "device" and attempt == 0 and not fault.persistent:
+        for fault in self._armed:
+            if fault.step == index:
+                # Disarmed as it fires: a replay from a snapshot passes here again and must find the pristine batch.
+                self._armed.remove(fault)
                 return strike_copy(self.loop, fault, placement, batch)
         for fault, device in self._standing:
             if placement.ids[fault.slot] == device:
@@ -140,10 +145,11 @@ class Injector:
                     blow.strike.noticed_step = blow.strike.noticed_step or event.fault.step
                     blow.strike.action = event.action.value
                     blow.strike.reason = event.reason
-                    if blow.number is not None and event.fault.mended and blow.fault.where != "tag":
-                        now = piece_now(self.loop, blow.number, blow.fault.slot)
-                        assert blow.before is not None
-                        blow.exact = now.tobytes() == blow.before.tobytes()
+                    if blow.before and event.fault.mended and blow.fault.where != "tag":
+                        blow.exact = all(
+                            piece_now(self.loop, i, blow.fault.slot).tobytes() == old.tobytes()
+                            for i, old in blow.before.items()
+                        )
             case Swapped():
                 for blow in self._open:
                     blow.strike.waited = event.waited
@@ -184,4 +190,4 @@ def check(loop: Loop, fault: ScriptedFault) -> None:
         if fault.kind == "marker" and -99.0 not in loop.workload.traits.gate.markers:
             raise BadJob(f"The workload {loop.workload.name} does not treat -99 as a marker.")
     if fault.kind in MEMORY:
-        array_number(loop, fault)
+        struck_arrays(loop, fault)

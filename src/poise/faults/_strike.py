@@ -12,73 +12,84 @@ from ..errors import BadJob
 from ..kernels.layout import Layout
 from ..keeper import Loop
 from ..keeper._form import TAGS
+from ..seal._host import words_of
 from ._script import ScriptedFault
 
 VALUES = {"nan": np.nan, "inf": np.inf, "marker": -99.0}
 
 
-def array_number(loop: Loop, fault: ScriptedFault) -> int:
-    """Which array of the flattened kept state is struck: leaves come first, then parity, marks, guard of each unit, the tag."""
+def struck_arrays(loop: Loop, fault: ScriptedFault) -> tuple[list[int], slice]:
+    """Which arrays of the flattened kept state are struck, and which of their joined words.
+
+    Leaves come first in it, then parity, marks and guard of each unit, then the tag. Damage to data sees the whole unit that the
+    leaf is sealed in, since banks are cut across it.
+    """
     form = loop.form
     names = list(form.names)
     leaf = fault.leaf or names[0]
     if leaf not in names:
         raise BadJob(f"The state has no leaf {leaf!r}; it has {', '.join(names)}.")
     number = names.index(leaf)
-    if fault.kind == "two_banks" or fault.where == "data":
-        return number
-    if fault.where == "tag":
-        return len(names) + 3 * len(form.plan.units)
     unit = next(i for i, u in enumerate(form.plan.units) if number in u.leaves)
+    if fault.kind == "two_banks" or fault.where == "data":
+        leaves = form.plan.units[unit].leaves
+        start = sum(form.plan.leaves[i].words for i in leaves[: leaves.index(number)])
+        return list(leaves), slice(start, start + form.plan.leaves[number].words)
+    if fault.where == "tag":
+        return [len(names) + 3 * len(form.plan.units)], slice(0, TAGS)
     if fault.where == "parity" and not form.plan.units[unit].parity:
         raise BadJob(f"{leaf!r} has no parity (its replicas heal it); accepted here are data, marks, guard and tag.")
-    return len(names) + 3 * unit + {"parity": 0, "marks": 1, "guard": 2}[fault.where]
+    return [len(names) + 3 * unit + {"parity": 0, "marks": 1, "guard": 2}[fault.where]], slice(None)
 
 
-def damage(words: np.ndarray, fault: ScriptedFault, rng: np.random.Generator) -> None:
-    """Flip bits of one array's words, in place, as the fault says."""
+def damage(words: np.ndarray, part: slice, fault: ScriptedFault, rng: np.random.Generator) -> None:
+    """Flip bits of a unit's words, in place, as the fault says; `part` are those of the leaf that is struck."""
     lay = Layout(words.size)
+    start, stop, _ = part.indices(words.size)
     flips = rng.integers(1, 2**32, words.size, dtype=np.uint32)
-    at = int(rng.integers(words.size))
+    at = int(rng.integers(start, stop))
     if fault.kind == "two_banks":
-        # The same word of two banks of one group, so that no single bank can be the explanation.
-        pair = np.array([at % lay.L, at % lay.L + lay.L])
-        words[pair] ^= flips[pair] | np.uint32(1)
-        words[pair[1]] ^= np.uint32(2)
+        # The same word of two banks of one group, differently: no single bank can be the explanation.
+        other = at + lay.L if at + lay.L < words.size else at - lay.L
+        words[at] ^= np.uint32(1)
+        words[other] ^= np.uint32(2)
     elif fault.where == "tag" or fault.extent == "bit":
         words[at] ^= np.uint32(1) << np.uint32(rng.integers(32))
     elif fault.extent == "bits":
-        some = rng.choice(min(lay.B, words.size), size=min(5, words.size), replace=False)
+        block = np.arange(max(start, at // lay.B * lay.B), min(stop, at // lay.B * lay.B + lay.B))
+        some = rng.choice(block, size=min(5, block.size), replace=False)
         words[some] ^= flips[some]
     else:
         size = lay.B if fault.extent == "block" else lay.L
-        start = at // size * size
-        words[start : start + size] ^= flips[start : start + size]
+        begin = at // size * size
+        words[begin : begin + size] ^= flips[begin : begin + size]
 
 
-def strike_memory(loop: Loop, fault: ScriptedFault, rng: np.random.Generator) -> tuple[int, np.ndarray]:
-    """Damage the live state (the loop must be settled); returns the array's number and its piece as it was."""
-    number = array_number(loop, fault)
+def strike_memory(loop: Loop, fault: ScriptedFault, rng: np.random.Generator) -> dict[int, np.ndarray]:
+    """Damage the live state (the loop must be settled); returns the struck arrays' pieces as they were."""
+    numbers, part = struck_arrays(loop, fault)
     placement = loop.stage.placement
     arrays, treedef = jax.tree.flatten(loop.kept)
-    pieces = list(shards_by_slot(arrays[number], placement))
-    if fault.slot >= len(pieces):
-        raise BadJob(f"There is no slot {fault.slot}; the slots are 0 to {len(pieces) - 1}.")
-    before = np.array(pieces[fault.slot], copy=True)
-    after = before.copy()
-    raw = after.reshape(-1).view(np.uint8)
-    words = np.zeros(-(-raw.size // 4), np.uint32)
-    words.view(np.uint8)[: raw.size] = raw
-    damage(words[:TAGS] if fault.where == "tag" else words, fault, rng)
-    raw[:] = words.view(np.uint8)[: raw.size]
-    pieces[fault.slot] = jax.device_put(after, placement.devices[fault.slot])
-    arrays[number] = assemble(pieces, arrays[number], placement)
+    before = {i: piece_now(loop, i, fault.slot) for i in numbers}
+    joined = np.concatenate([words_of(before[i]) for i in numbers])
+    damage(joined, part, fault, rng)
+    at = 0
+    for i in numbers:
+        old = before[i]
+        size = -(-old.nbytes // 4)
+        raw = joined[at : at + size].view(np.uint8)[: old.nbytes]
+        at += size
+        pieces = list(shards_by_slot(arrays[i], placement))
+        pieces[fault.slot] = jax.device_put(
+            raw.view(old.dtype).reshape(old.shape).copy(), placement.devices[fault.slot]
+        )
+        arrays[i] = assemble(pieces, arrays[i], placement)
     loop.kept = treedef.unflatten(arrays)
-    return number, before
+    return before
 
 
 def piece_now(loop: Loop, number: int, slot: int) -> np.ndarray:
-    """The piece of one array in one slot, as it is now."""
+    """A copy of the piece of one array in one slot, as it is now."""
     return np.array(shards_by_slot(jax.tree.leaves(loop.kept)[number], loop.stage.placement)[slot], copy=True)
 
 

@@ -246,7 +246,7 @@ class Loop:
     def _maybe_snapshot(self, index: int) -> None:
         good = self.snapshots.good
         due = good is not None and index >= good.step + self.options.every
-        if due and not self.snapshots.pending and self.recovery.open is None:
+        if due and not self.snapshots.pending and not self.recovery.open:
             self.snapshots.start(self.stage.exe.copy(self.kept), self.stage.placement, index)
 
     def collect(self, *, wait: bool = False) -> None:

@@ -36,24 +36,23 @@ class Recovery:
 
     def __init__(self, loop: Loop, decide: Callable[[Fault], Decision]) -> None:
         self.loop, self.decide = loop, decide
-        self.open: Open | None = None
+        self.open: list[Open] = []
         self.attempts: dict[int, int] = {}
 
     def awaits(self, cursor: int) -> bool:
         """Whether the step under repair has been dispatched again and must be settled first."""
-        return self.open is not None and cursor > self.open.fault.step
+        return any(cursor > opened.fault.step for opened in self.open)
 
     def committed(self, seen: Seen) -> None:
         """A step was committed; it may be the one under repair, or one that mended something by itself."""
         self.attempts.pop(seen.index, None)
-        if self.open is None and not seen.clean and (seen.mended.any() or seen.column("tag_off").any()):
+        if not self.open and not seen.clean and (seen.mended.any() or seen.column("tag_off").any()):
             # A tag's copy, or damage that an update in place met: right again within the step.
             loop = self.loop
             fault = classify(seen, seen.mended, loop.form, loop.stage.placement.ids, loop.batch_names)
             why = "two of three copies agree" if fault.kind == "tag" else "mended inside the step that read it"
             self._notice(fault, Decision(Action.REPAIR, why), blocks(seen.mended))
-        if self.open is not None and seen.index == self.open.fault.step:
-            self._close()
+        self._close(seen.index)
 
     def withheld(self, first: Seen) -> None:
         """A step was not committed. What is behind it in flight is a no-op, but its commits may have repaired: merge."""
@@ -101,7 +100,7 @@ class Recovery:
         with loop.stage.precision():
             self._act(decision, fault)
         loop.flush()  # replays up to where the run was
-        self._close()
+        self._close(fault.step)
 
     def stop(self, reason: str) -> None:
         """End the run beyond the promise: write the last good copy, say where, raise `Stopped`."""
@@ -134,14 +133,16 @@ class Recovery:
         since = time.perf_counter() if since is None else since
         c0 = compiles() if c0 is None else c0
         self.loop.emit(Noticed(fault, decision.action, decision.reason, seen))
-        if self.open is None or self.open.fault.step != fault.step:
-            replayed = 0 if self.open is None else self.open.replayed
-            self.open = Open(fault, decision.action, since, c0, replayed)
-        self.open.action = decision.action
+        # A second fault may strike while the run is replayed towards the first; each is closed at its own step.
+        same = next((opened for opened in self.open if opened.fault.step == fault.step), None)
+        if same is None:
+            self.open.append(Open(fault, decision.action, since, c0))
+        else:
+            same.action = decision.action
 
-    def _close(self) -> None:
-        if self.open is not None:
-            opened, self.open = self.open, None
+    def _close(self, step: int) -> None:
+        for opened in [o for o in self.open if o.fault.step == step]:
+            self.open.remove(opened)
             seconds = time.perf_counter() - opened.since
             self.loop.emit(Mended(opened.fault, opened.action, seconds, compiles() - opened.compiles, opened.replayed))
 
@@ -194,6 +195,6 @@ class Recovery:
             self.stop(f"The snapshot of step {good.step} in host memory is damaged as well: {why}.")
         loop.kept = loop.stage.restore(good)
         loop.stage.protect(loop.kept)
-        if self.open is not None:
-            self.open.replayed += loop.settled - good.step
+        for opened in self.open:
+            opened.replayed += loop.settled - good.step
         loop.cursor = loop.settled = good.step

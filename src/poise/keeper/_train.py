@@ -19,6 +19,7 @@ from jax.sharding import PartitionSpec as P
 
 from ..errors import BadInput
 from ..gate import Gate
+from ..seal._plan import named_leaves
 from ._workload import Traits
 
 AXIS = "data"
@@ -52,8 +53,10 @@ class TrainStep:
         leaves, self._treedef = jax.tree.flatten(state)
         self._is_kept = [is_array(x) for x in leaves]
         self._aside = [None if kept else x for x, kept in zip(leaves, self._is_kept, strict=True)]
-        self._start = [strong(x) for x, kept in zip(leaves, self._is_kept, strict=True) if kept]
-        wide = any(x.dtype.itemsize == 8 for x in self._start if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key))
+        self._names = [name for (name, _), kept in zip(named_leaves(state), self._is_kept, strict=True) if kept]
+        start = [strong(x) for x, kept in zip(leaves, self._is_kept, strict=True) if kept]
+        self._start = dict(zip(self._names, start, strict=True))
+        wide = any(x.dtype.itemsize == 8 for x in start if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key))
         # Markers stay off: -99 is a legitimate value in training. A state may hold `best = inf`, hence `newly`.
         self.traits = Traits(
             gate=gate or Gate(limit=float(np.finfo(np.float32).max)), limit=limit, newly=True, droppable=droppable,
@@ -61,9 +64,9 @@ class TrainStep:
         )  # fmt: skip
         with jax.enable_x64(wide or bool(jax.config.jax_enable_x64)):
             self._jaxpr, (shapes, self._metrics) = jax.make_jaxpr(self._flat(train_step), return_shape=True)(
-                self._start, self._example
+                start, self._example
             )
-        for before, after in zip(self._start, shapes, strict=True):
+        for before, after in zip(start, shapes, strict=True):
             if before.shape != after.shape or before.dtype != after.dtype:
                 raise BadInput(
                     f"The training step turns a {before.dtype}{list(before.shape)} of its state into "
@@ -88,8 +91,8 @@ class TrainStep:
         return flat
 
     def rebuild(self, kept: Any) -> Any:
-        """The state as the user knows it, from its arrays."""
-        arrays = iter(kept)
+        """The state as the user knows it, from its arrays: in order, or by name."""
+        arrays = iter([kept[name] for name in self._names] if isinstance(kept, dict) else kept)
         leaves = [next(arrays) if k else x for k, x in zip(self._is_kept, self._aside, strict=True)]
         return self._treedef.unflatten(leaves)
 
@@ -98,8 +101,8 @@ class TrainStep:
         self._shared = all(x.ndim and x.shape[0] % n == 0 for x in jax.tree.leaves(self._example))
         return {AXIS: n}
 
-    def init(self) -> list[Array]:
-        """The arrays of the state that was given."""
+    def init(self) -> dict[str, Array]:
+        """The arrays of the state that was given, by their paths in it."""
         return self._start
 
     def state_specs(self) -> Any:
@@ -125,10 +128,10 @@ class TrainStep:
     def propose(self, mesh: jax.sharding.Mesh, state: Any, batch: Any) -> tuple[Any, dict[str, Any]]:
         """The traced step."""
         flat = jax.core.eval_jaxpr(
-            self._jaxpr.jaxpr, self._jaxpr.consts, *jax.tree.leaves(state), *jax.tree.leaves(batch)
+            self._jaxpr.jaxpr, self._jaxpr.consts, *(state[name] for name in self._names), *jax.tree.leaves(batch)
         )
-        n = len(self._start)
-        return list(flat[:n]), jax.tree.structure(self._metrics).unflatten(flat[n:])
+        n = len(self._names)
+        return dict(zip(self._names, flat[:n], strict=True)), jax.tree.structure(self._metrics).unflatten(flat[n:])
 
     def commit(self, state: Any, proposal: Any) -> Any:
         """The proposal is the next state."""

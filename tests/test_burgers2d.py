@@ -1,0 +1,83 @@
+"""The grid workload against the exact travelling wave."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+from poise import Keeper, Pool
+from poise.errors import BadInput, BadMesh
+from poise.physics.grid import Burgers2d
+
+
+def final_error(workload: Burgers2d, devices: int = 1) -> float:
+    with Keeper(workload, Pool(jax.devices()[:devices], 0)) as keeper:
+        keeper.run(workload.steps)
+        return workload.error(keeper.state, workload.steps)
+
+
+def test_second_order_in_space_and_time() -> None:
+    errors = [final_error(Burgers2d(n=n, nu=0.01, dtype="float64", steps=s)) for n, s in ((31, 42), (63, 84), (127, 168))]
+    orders = [np.log2(a / b) for a, b in zip(errors, errors[1:], strict=False)]
+    assert all(1.85 < order < 2.2 for order in orders), (errors, orders)
+
+
+def test_the_error_at_256_is_what_the_readme_says() -> None:
+    assert final_error(Burgers2d(n=256), 4) <= 1e-3
+
+
+def test_the_decomposition_does_not_matter() -> None:
+    workload = Burgers2d(n=24, dtype="float64")
+    one, four, six = (final_error(workload, d) for d in (1, 4, 6))
+    assert one == pytest.approx(four, rel=1e-10)
+    assert one == pytest.approx(six, rel=1e-10)
+
+
+def test_the_forcing_accelerates_everything_alike() -> None:
+    class Pushed(Burgers2d):
+        def batch(self, index: int) -> dict[str, np.ndarray]:
+            batch = super().batch(index)
+            return {k: np.zeros_like(v) for k, v in batch.items()} | {"forcing": np.ones((2, 2), np.float32)}
+
+    still = Pushed(n=16, initial=np.zeros((2, 16, 16)), t_end=0.01)
+    with Keeper(still, Pool(jax.devices()[:1], 0)) as keeper:
+        keeper.run(still.steps)
+        centre = np.asarray(keeper.state["uv"])[:, 8, 8]
+    np.testing.assert_allclose(centre, 0.01, rtol=1e-3)
+
+
+def test_a_users_initial_state_is_used() -> None:
+    start = np.random.default_rng(0).normal(size=(2, 8, 8))
+    assert (Burgers2d(n=8, initial=start).init()["uv"] == start.astype(np.float32)).all()
+
+
+@pytest.mark.parametrize(
+    ("params", "says"),
+    [
+        ({"n": 1}, "n >= 2"),
+        ({"nu": 0.0}, "nu > 0"),
+        ({"dtype": "float16"}, "float32 or float64"),
+        ({"steps": 3}, "stable"),
+        ({"initial": np.zeros((2, 3, 3))}, "shape"),
+    ],
+)
+def test_values_that_cannot_work_are_refused(params: dict, says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        Burgers2d(**params)
+
+
+def test_meshes_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(BadMesh, match="cannot share"):
+        Burgers2d(n=16).axes(3)
+    assert Burgers2d(n=24).axes(6) == {"x": 2, "y": 3}
+
+
+def test_no_reverse_mode_autodiff(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("reverse mode")
+
+    for name in ("vjp", "grad", "value_and_grad", "linearize", "linear_transpose"):
+        monkeypatch.setattr(jax, name, refuse)
+    with Keeper(Burgers2d(n=16), Pool(jax.devices()[:2], 0)) as keeper:
+        keeper.run(4)
