@@ -14,13 +14,13 @@ from ._sealed import Sealed, scrub
 class Scrub:
     """Sweeps in a thread of its own and calls `found` with every report that is not clean.
 
-    A sweep takes about `seconds`: the pieces are spread over it. `sealed` is asked for anew before each sweep, so that a state
-    that was replaced meanwhile is not held. Use as a context manager, or call `close`.
+    A sweep takes about `seconds`: the pieces are spread over it. `sealed` is asked for anew before each sweep, so that
+    a state that was replaced meanwhile is not held. Use as a context manager, or call `close`.
     """
 
     def __init__(self, sealed: Callable[[], Sealed], seconds: float, found: Callable[[SealReport], None]) -> None:
-        if not seconds > 0:
-            raise BadInput(f"A sweep every {seconds} seconds is impossible; accepted is a positive number.")
+        if not 0 < seconds <= threading.TIMEOUT_MAX:
+            raise BadInput(f"A sweep every {seconds} seconds is impossible; accepted is a positive, finite number.")
         self._sealed, self._seconds, self._found = sealed, seconds, found
         self._stop = threading.Event()
         self.sweeps = 0
@@ -39,9 +39,10 @@ class Scrub:
             self.sweeps += 1
 
     def close(self) -> None:
-        """Stop after the piece that is being verified."""
+        """Stop after the piece that is being verified; `found` may call this too."""
         self._stop.set()
-        self._thread.join()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
 
     def __enter__(self) -> Scrub:
         return self

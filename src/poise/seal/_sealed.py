@@ -1,6 +1,7 @@
 """`sealed = seal(state)`, `verify(sealed)`, `sealed, report = repair(sealed)`: any pytree of arrays, shard by shard.
 
-Nothing is communicated: every device seals what it holds. Leaves on different meshes, or on single devices, may be mixed.
+Nothing is communicated: every device seals what it holds. Leaves on different meshes, or on single devices, may be
+mixed.
 """
 
 from __future__ import annotations
@@ -67,8 +68,9 @@ jax.tree_util.register_dataclass(Sealed, data_fields=["data", "seals"], meta_fie
 def seal(state: Any, spare: float = 0.05) -> Sealed:
     """Marks and parity for every array of `state`, on the devices where they lie.
 
-    Any shape and dtype (empty, scalar, bool, int4, bfloat16, complex, PRNG keys); numpy arrays and numbers become JAX arrays.
-    Raises `BadInput` for leaves that are no arrays, for shardings without a mesh, and for any `spare` but 0.05 and 0.
+    Any shape and dtype (empty, scalar, bool, int4, bfloat16, complex, PRNG keys); numpy arrays and numbers become JAX
+    arrays. Raises `BadInput` for leaves that are no arrays, for shardings without a mesh, and for any `spare` but 0.05
+    and 0.
     """
     if spare not in (0.05, 0.0, 0):
         raise BadInput(f"spare must be 0.05 (one parity bank for twenty) or 0.0 (marks only), not {spare!r}.")
@@ -83,9 +85,11 @@ def seal(state: Any, spare: float = 0.05) -> Sealed:
     groups, seals = [], []
     for mesh, numbers in _pieces(by_mesh, arrays):
         leaves = [
-            Leaf(named[i][0], NamedSharding(mesh, specs[i]).shard_shape(arrays[i].shape), arrays[i].dtype) for i in numbers
+            Leaf(named[i][0], NamedSharding(mesh, specs[i]).shard_shape(arrays[i].shape), arrays[i].dtype)
+            for i in numbers
         ]
-        # Marks without parity are what units with replicas carry; here nobody heals them, so the axes only say "no parity".
+        # Marks without parity are what units with replicas carry; here nobody heals them, so the axes only say "no
+        # parity".
         replicas = None if spare else [mesh.axis_names] * len(leaves)
         group = Group(mesh, tuple(numbers), tuple(specs[i] for i in numbers), Plan.of(leaves, replicas))
         groups.append(group)
@@ -103,8 +107,8 @@ def scrub(sealed: Sealed) -> Iterator[SealReport]:
 
 
 def verify(sealed: Sealed) -> SealReport:
-    """Compare everything with its marks, reading it once; mends nothing. The kinds of damage are told apart by `repair`:
-    here parity counts as parity, and what is off in the data may also be a damaged mark."""
+    """Compare everything with its marks, reading it once; mends nothing. The kinds of damage are told apart by
+    `repair`: here parity counts as parity, and what is off in the data may also be a damaged mark."""
     return sum(scrub(sealed), SealReport((), repaired=False))
 
 
@@ -141,10 +145,15 @@ def _pieces(by_mesh: dict[Mesh, list[int]], arrays: list[Array]) -> Iterator[tup
 
 
 def _as_array(name: str, leaf: Any) -> Array:
+    if isinstance(leaf, jax.core.Tracer):
+        raise BadInput(f"The leaf {name!r} is traced; seal concrete arrays, outside jit.")
     if isinstance(leaf, Array):
         return leaf
     if isinstance(leaf, np.ndarray | np.generic | bool | int | float | complex):
-        return jnp.asarray(leaf)
+        try:
+            return jnp.asarray(leaf)
+        except (TypeError, OverflowError) as error:
+            raise BadInput(f"The leaf {name!r} cannot become a JAX array: {str(error).splitlines()[0]}") from error
     raise BadInput(f"The leaf {name!r} is {type(leaf).__name__}; accepted are JAX and numpy arrays and numbers.")
 
 
@@ -172,7 +181,8 @@ def _findings(group: Group, rows: Array) -> list[Any]:
 @cache
 def _compiled(group: Group, what: str) -> Any:
     """The jitted function for a group; the cache makes a second call with the same form compile nothing."""
-    plan, stacked = group.plan, group.stacked
+    plan = group.plan
+    stacked: Any = group.stacked
     seal_specs = tuple(Seal(stacked, stacked, stacked) for _ in plan.units)
 
     def seal_it(arrays: tuple[Array, ...]) -> tuple[Seal, ...]:
@@ -206,4 +216,3 @@ def _compiled(group: Group, what: str) -> Any:
             return jitted(*args)
 
     return wide
-

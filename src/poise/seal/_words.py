@@ -1,8 +1,8 @@
 """Any array as uint32 words and back, bit for bit, without leaving the device.
 
-The words are the array's bytes in C order, little endian, with zero bytes appended to a multiple of four. PRNG keys go through
-their key data, booleans and sub-byte integers through one byte each, complex numbers through pairs of real ones (XLA cannot
-bitcast them).
+The words are the array's bytes in C order, little endian, with zero bytes appended to a multiple of four. PRNG keys go
+through their key data, booleans and sub-byte integers through one byte each, complex numbers through pairs of real ones
+(XLA cannot bitcast them).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def is_key(dtype: Any) -> bool:
 
 
 def key_impl(dtype: Any) -> str:
-    """The name of the generator behind a key dtype, as `jax.random.wrap_key_data` takes it. The one private name here: JAX
-    says the implementation of a key array (`jax.random.key_impl`) but not of a dtype."""
+    """The name of the generator behind a key dtype, as `jax.random.wrap_key_data` takes it. The one private name here:
+    JAX says the implementation of a key array (`jax.random.key_impl`) but not of a dtype."""
     return dtype._impl.name
 
 
@@ -39,9 +39,15 @@ def _plain(x: Array) -> Array:
     return x
 
 
+def _plain_form(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
+    """The shape and dtype of `_plain`, also of 64-bit arrays in a 32-bit program."""
+    with jax.enable_x64(True):
+        return jax.eval_shape(_plain, jax.ShapeDtypeStruct(shape, dtype))
+
+
 def count(shape: tuple[int, ...], dtype: Any) -> int:
     """How many words an array of this shape and dtype has."""
-    plain = jax.eval_shape(_plain, jax.ShapeDtypeStruct(shape, dtype))
+    plain = _plain_form(shape, dtype)
     return -(-plain.size * plain.dtype.itemsize // 4)
 
 
@@ -59,7 +65,7 @@ def to_words(x: Array) -> UInt32[Array, " n"]:
 
 def from_words(words: UInt32[Array, " n"], shape: tuple[int, ...], dtype: Any) -> Array:
     """The array of `shape` and `dtype` that `words` came from."""
-    plain = jax.eval_shape(_plain, jax.ShapeDtypeStruct(shape, dtype))
+    plain = _plain_form(shape, dtype)
     size = plain.dtype.itemsize
     if size == 8:
         flat = lax.bitcast_convert_type(words.reshape(-1, 2), plain.dtype)
