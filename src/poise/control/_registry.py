@@ -10,12 +10,24 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from types import MappingProxyType
 
-from ..events import DeviceChanged, Dropped, Event, Mended, Noticed, Progress, RunFinished, RunStarted, RunStopped, Swapped
+from ..events import (
+    DeviceChanged,
+    Dropped,
+    Event,
+    Mended,
+    Noticed,
+    Progress,
+    RunFinished,
+    RunStarted,
+    RunStopped,
+    Swapped,
+)
 
 
 class State(Enum):
-    """What a device is. SPARE: warm and waiting. HEALTHY: in a slot. DEGRADED: in a slot, with repeated faults. DRAINING: in
-    a slot, about to be replaced. FAILED: gone without a copy. RETIRED: replaced, its shard was copied off."""
+    """What a device is. SPARE: warm and waiting. HEALTHY: in a slot. DEGRADED: in a slot, with repeated faults.
+    DRAINING: in a slot, about to be replaced. FAILED: gone without a copy. RETIRED: replaced, its shard was copied
+    off."""
 
     HEALTHY = "healthy"
     DEGRADED = "degraded"
@@ -30,8 +42,8 @@ IN_SLOT = (State.HEALTHY, State.DEGRADED, State.DRAINING)
 
 @dataclass(frozen=True)
 class Registry:
-    """Devices by id; `slots[i]` is the device in logical slot i, `spares` wait in this order; `routes[old] = new` records
-    who replaced whom. `faults` counts memory faults per device (bad numbers are more often the data's)."""
+    """Devices by id; `slots[i]` is the device in logical slot i, `spares` wait in this order; `routes[old] = new`
+    records who replaced whom. `faults` counts memory faults per device (bad numbers are more often the data's)."""
 
     devices: MappingProxyType[int, State] = field(default_factory=lambda: MappingProxyType({}))
     slots: tuple[int, ...] = ()
@@ -58,21 +70,17 @@ def _with(mapping: MappingProxyType[int, object], changes: dict[int, object]) ->
 
 
 def apply(registry: Registry, event: Event) -> Registry:
-    """The registry after `event`. Events that make no sense for it (a swap onto a device that is no spare, a second swap of
-    the same device) change nothing: replaying a journal twice is harmless."""
+    """The registry after `event`. Events that make no sense for it (a swap onto a device that is no spare, a second
+    swap of the same device) change nothing: replaying a journal twice is harmless."""
     match event:
         case RunStarted():
-            known = {d: s for d, s in registry.devices.items() if s in (State.FAILED, State.RETIRED)}
-            devices = {
-                **known,
-                **{d: State.SPARE for d in event.spares if d not in known},
-                **{d: State.HEALTHY for d in event.slots},
-            }
-            return replace(
-                registry,
+            # A run knows its devices anew; what earlier runs in the same journal did to theirs does not matter to it.
+            spares = tuple(d for d in dict.fromkeys(event.spares) if d not in event.slots)
+            devices = {**dict.fromkeys(event.slots, State.HEALTHY), **dict.fromkeys(spares, State.SPARE)}
+            return Registry(
                 devices=MappingProxyType(devices),
                 slots=tuple(event.slots),
-                spares=tuple(d for d in event.spares if d not in known and d not in event.slots),
+                spares=spares,
                 step=event.step,
                 job=event.job,
                 status="running",
@@ -81,19 +89,21 @@ def apply(registry: Registry, event: Event) -> Registry:
             worn = event.fault.device_ids if event.fault.kind in ("memory", "tag") else ()
             counts = {d: registry.faults.get(d, 0) + 1 for d in worn}
             return replace(
-                registry, faults=_with(registry.faults, dict(counts)), noticed=registry.noticed + 1  # type: ignore[arg-type]
+                registry,
+                faults=_with(registry.faults, dict(counts)),
+                noticed=registry.noticed + 1,  # type: ignore[arg-type]
             )
         case Mended():
             return replace(registry, mended=registry.mended + 1)
         case DeviceChanged():
-            if event.device_id not in registry.devices:
+            here = registry.devices.get(event.device_id)
+            known = event.state in [state.value for state in State]
+            if here is None or not known or here is (new := State(event.state)):
                 return registry
-            new = State(event.state)
-            here = registry.devices[event.device_id]
             # A device in a slot stays in one until a swap; a spare that fails is no spare any more.
-            if here in IN_SLOT and new in (State.SPARE, State.RETIRED):
+            if event.device_id in registry.slots and new in (State.SPARE, State.RETIRED):
                 return registry
-            if here not in IN_SLOT and new in IN_SLOT:
+            if event.device_id not in registry.slots and new in IN_SLOT:
                 return registry
             if here in (State.FAILED, State.RETIRED) and new != State.SPARE:
                 return registry
