@@ -62,7 +62,9 @@ class Momentum:
 class Run:
     """What a run left behind."""
 
-    def __init__(self, strikes: Sequence[Strike], events: Sequence[Event], known: dict[int, str], keeper: Keeper) -> None:
+    def __init__(
+        self, strikes: Sequence[Strike], events: Sequence[Event], known: dict[int, str], keeper: Keeper
+    ) -> None:
         self.strikes, self.events, self.known = list(strikes), list(events), known
         self.fingerprint = known[max(known)]
         self.keeper = keeper

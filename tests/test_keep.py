@@ -59,7 +59,9 @@ def equinox() -> tuple[Any, Any]:
     return step, (model, OPT.init(eqx.filter(model, eqx.is_array)))
 
 
-def train(made: tuple[Any, Any], script: list[dict[str, Any]], active: int, spares: int) -> tuple[list[float], str, Any, list]:
+def train(
+    made: tuple[Any, Any], script: list[dict[str, Any]], active: int, spares: int
+) -> tuple[list[float], str, Any, list]:
     step, state = made
     events: list[Any] = []
     pool = poise.Pool(jax.devices()[: active + spares], spares)

@@ -1,10 +1,11 @@
-"""Every fault that the promise table names, on a small run: noticed in its step, mended bit for bit, nothing compiled."""
+"""Every fault that the promise table names, on a small run: noticed in its step, mended bit for bit, nothing
+compiled."""
 
 from __future__ import annotations
 
 import pytest
-from kept import Momentum, Run, run
 
+from kept import Momentum, Run, run
 from poise.errors import Exhausted, Stopped
 from poise.events import Dropped, Mended, Noticed, SnapshotKept, SnapshotRefused, Swapped
 from poise.physics.grid import Burgers2d
@@ -135,7 +136,6 @@ def test_the_depth_changes_nothing(clean: Run, depth: int) -> None:
 
 def test_metrics_are_those_of_the_committed_attempt() -> None:
     from kept import Pool, jax
-
     from poise import Keeper
     from poise.faults import Injector, parse_script
 

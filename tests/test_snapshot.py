@@ -7,8 +7,8 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from kept import Momentum, run
 
+from kept import Momentum, run
 from poise import Keeper, Pool
 from poise.errors import BadInput, Stopped
 from poise.keeper._snapshot import pull, snapshot_files, verify
@@ -62,7 +62,7 @@ def test_another_jobs_snapshot_is_refused(tmp_path: Path) -> None:
         keeper.finish()
     with pytest.raises(BadInput, match="this job needs"):
         Keeper(Burgers2d(n=16), Pool(jax.devices()[:1], 0), resume=tmp_path)
-    with pytest.raises(BadInput, match="momentum|this job needs"):
+    with pytest.raises(BadInput, match="this job needs"):
         Keeper(Momentum(), Pool(jax.devices()[:1], 0), resume=tmp_path)
     with pytest.raises(BadInput, match="no snapshot"):
         Keeper(GRID, Pool(jax.devices()[:1], 0), resume=tmp_path / "nowhere")
@@ -78,7 +78,10 @@ def test_no_partial_file_is_left_when_writing_fails(tmp_path: Path, monkeypatch:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(OSError, match="No space"), Keeper(GRID, Pool(jax.devices()[:1], 0), directory=tmp_path) as keeper:
+    with (
+        pytest.raises(OSError, match="No space"),
+        Keeper(GRID, Pool(jax.devices()[:1], 0), directory=tmp_path) as keeper,
+    ):
         keeper.run(3)
         keeper.finish()
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(before)

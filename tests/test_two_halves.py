@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from kept import Momentum, Run, run
 
+from kept import Momentum, Run, run
 from poise import Keeper, Pool
 from poise.events import Event, Mended, Noticed, SnapshotKept
 from poise.faults import ScriptedFault
@@ -56,8 +56,9 @@ def test_an_update_in_place_mends_what_went_bad_since_the_proposal(clean: Run) -
 
 @pytest.mark.parametrize("step", [4, 7, 10])
 def test_damage_beyond_parity_on_one_device_rolls_all_back(clean: Run, step: int) -> None:
-    """Two banks on one device between propose and commit: it leaves everything unwritten and keeps its old tag, the others
-    move on, the next proposal sees unequal tags, and all devices go back. Steps 4 and 10 are where snapshots are taken."""
+    """Two banks on one device between propose and commit: it leaves everything unwritten and keeps its old tag, the
+    others move on, the next proposal sees unequal tags, and all devices go back. Steps 4 and 10 are where snapshots are
+    taken."""
     mark, events = struck_between(Momentum(), ScriptedFault("two_banks", step, 2), 16, every=5)
     assert mark == clean.fingerprint
     noticed = [e for e in events if isinstance(e, Noticed)]

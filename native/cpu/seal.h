@@ -21,10 +21,10 @@ inline __attribute__((always_inline)) Sums sums_of(const uint32_t* __restrict w,
   for (int64_t j = 0; j < width; ++j) {
     const uint32_t x = w[j];
     s1 += x;
-    s2 += mix_open(x + base + static_cast<uint32_t>(j) * (2u * kC1));
+    s2 += mix(x + base + static_cast<uint32_t>(j) * (2u * kC1));
     if (XOR) parity[j] ^= x;
   }
-  return {s1, s2 * kC2};
+  return {s1, s2};
 }
 
 template <bool XOR>
@@ -57,15 +57,15 @@ inline __attribute__((always_inline)) Four four_sums(const uint32_t* const w[kSi
     const uint32_t step = static_cast<uint32_t>(j) * (2u * kC1);
     const uint32_t x = a[j], y = b[j], z = c[j], u = d[j];
     a1 += x, b1 += y, c1 += z, d1 += u;
-    a2 += mix_open(x + sa + step), b2 += mix_open(y + sb + step);
-    c2 += mix_open(z + sc + step), d2 += mix_open(u + sd + step);
+    a2 += mix(x + sa + step), b2 += mix(y + sb + step);
+    c2 += mix(z + sc + step), d2 += mix(u + sd + step);
     if (XOR) parity[j] ^= x ^ y ^ z ^ u;
     if (COUNT) {
       loud += (x << 1) >= limit2, loud += (y << 1) >= limit2;
       loud += (z << 1) >= limit2, loud += (u << 1) >= limit2;
     }
   }
-  return {{{a1, a2 * kC2}, {b1, b2 * kC2}, {c1, c2 * kC2}, {d1, d2 * kC2}}, loud};
+  return {{{a1, a2}, {b1, b2}, {c1, c2}, {d1, d2}}, loud};
 }
 
 template <bool XOR, bool COUNT = false>

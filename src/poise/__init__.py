@@ -1,7 +1,7 @@
 """poise keeps long JAX runs right and running.
 
-Numbers go bad, memory rots, devices die; poise notices inside the compiled step, mends bit for bit, moves work to a warm spare
-without recompiling, and says what it did.
+Numbers go bad, memory rots, devices die; poise notices inside the compiled step, mends bit for bit, moves work to a
+warm spare without recompiling, and says what it did.
 """
 
 from .control import Keeper as Keeper

@@ -1,7 +1,7 @@
 """What happens in a run, as plain values: every layer may make them, nobody below `control` interprets them.
 
-An event says what happened, where and when; `to_dict` and `from_dict` carry it to a journal and back. Steps are the device's
-own step tags. Times are seconds since the epoch; `seconds` fields are durations.
+An event says what happened, where and when; `to_dict` and `from_dict` carry it to a journal and back. Steps are the
+device's own step tags. Times are seconds since the epoch; `seconds` fields are durations.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from dataclasses import asdict, dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, cast
 
 
 class Action(Enum):
@@ -38,10 +38,10 @@ class Decision:
 class Fault:
     """What the keeper noticed, as the policy sees it.
 
-    `kind` is one of `nan inf overflow marker` (a step's batch), `state` (the next state is not finite), `memory`, `tag`,
-    `split` (devices disagree), `drain`, `lost`. `device_ids` are those that reported it. `attempt` counts earlier tries of
-    the same step. `mended` is true if sealed memory is already right again. `in_data` is true if the pristine batch on the
-    host is itself bad.
+    `kind` is one of `nan inf overflow marker` (a step's batch), `state` (the next state is not finite), `memory`,
+    `tag`, `split` (devices disagree), `drain`, `lost`. `device_ids` are those that reported it. `attempt` counts
+    earlier tries of the same step. `mended` is true if sealed memory is already right again. `in_data` is true if the
+    pristine batch on the host is itself bad.
     """
 
     step: int
@@ -113,7 +113,8 @@ class DeviceChanged(Event):
 
 @dataclass(frozen=True)
 class Swapped(Event):
-    """Logical slot `slot` moved from one device to another; `waited` of the `seconds` went into waiting for re-warming."""
+    """Logical slot `slot` moved from one device to another; `waited` of the `seconds` went into waiting for
+    re-warming."""
 
     step: int
     slot: int
@@ -205,7 +206,12 @@ def from_dict(data: dict[str, Any]) -> Event:
     data = dict(data)
     kind = KINDS[data.pop("event")]
     if "fault" in data:
-        data["fault"] = Fault(**{k: tuple(v) if isinstance(v, list) else v for k, v in data["fault"].items()})
+        data["fault"] = Fault(**_tuples(data["fault"]))
     if "action" in data:
         data["action"] = Action(data["action"])
-    return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in data.items()})
+    return kind(**_tuples(data))
+
+
+def _tuples(data: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no tuples; frozen dataclasses want them back."""
+    return {k: tuple(cast("list[Any]", v)) if isinstance(v, list) else v for k, v in data.items()}

@@ -39,7 +39,12 @@ struct Sums {
 
 POISE_HD uint32_t salt(uint32_t position) { return (2u * position + 1u) * kC1; }
 
-// The mixing step without its multiplier: sums are linear modulo 2^32, so kC2 is multiplied in once per block.
-POISE_HD uint32_t mix_open(uint32_t q) { return q ^ (q >> 15); }
+// The nonlinear step of the second sum. It ends in a square: a step that ends in a constant factor commutes with the sum,
+// and then half of all pairs of sign flips cancel (design/seal-format.md).
+POISE_HD uint32_t mix(uint32_t q) {
+  uint32_t t = (q ^ (q >> 16)) * kC2;
+  t ^= t >> 13;
+  return t * t;
+}
 
 }  // namespace poise

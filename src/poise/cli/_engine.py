@@ -53,7 +53,8 @@ def kept_run(
     watch: Iterable[int] = (),
     listen: Iterable[Listener] = (),
 ) -> Outcome:
-    """Keep `workload` to its end. With a `script`, strike it; `clean` says fingerprints by step, and `watch` fills it."""
+    """Keep `workload` to its end. With a `script`, strike it; `clean` says fingerprints by step, and `watch` fills
+    it."""
     script, watch = list(script), set(watch)
     known = {} if clean is None else clean
     options = replace(job.options, directory=snapshots)
@@ -124,8 +125,7 @@ class Unguarded:
         """Seconds for `steps` steps, compilation apart (call twice)."""
         shardings = [self.placement.sharding(s) for s in self.form.specs]
         leaves = tuple(
-            jax.device_put(x.copy(), s)
-            for x, s in zip(self.form.flatten(self.workload.init()), shardings, strict=True)
+            jax.device_put(x.copy(), s) for x, s in zip(self.form.flatten(self.workload.init()), shardings, strict=True)
         )
         specs = jax.tree.map(self.placement.sharding, self.builder.batch_specs)
         queue: deque[Any] = deque()
@@ -166,8 +166,8 @@ class Overhead:
 def measure_overhead(job: Job, workload: Workload, pool: Pool, steps: int, rounds: int = 3) -> Overhead:
     """Total time of the kept run (snapshots included, at least three) over the fastest unguarded run.
 
-    Kept and unguarded runs alternate, so that a slow spell of the machine hits both; the ratio takes the median of the kept
-    ones and the minimum of the unguarded ones.
+    Kept and unguarded runs alternate, so that a slow spell of the machine hits both; the ratio takes the median of the
+    kept ones and the minimum of the unguarded ones.
     """
     every = max(1, min(job.options.every, steps // 4))
     job = replace(job, options=replace(job.options, every=every))

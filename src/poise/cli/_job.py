@@ -14,14 +14,15 @@ import numpy as np
 
 from ..control import Limits
 from ..errors import BadInput, BadJob
-from ..keeper import Options, Workload
+from ..keeper import Options
 
 WORKLOADS = {"burgers2d": "poise.physics.grid:Burgers2d"}
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a job file says. `active` and `spares` may be left out: all but the spares, and 5 (or as many as there are)."""
+    """What a job file says. `active` and `spares` may be left out: all but the spares, and 5 (or as many as there
+    are)."""
 
     workload: str
     params: dict[str, Any] = field(default_factory=dict)
@@ -30,10 +31,10 @@ class Job:
     options: Options = field(default_factory=Options)
     limits: Limits = field(default_factory=Limits)
 
-    def make(self) -> Workload:
-        """The workload. Raises `BadInput` for parameters that it does not take."""
+    def make(self) -> Any:
+        """The workload (`keeper.Workload`). Raises `BadInput` for parameters that it does not take."""
         target = WORKLOADS.get(self.workload, self.workload)
-        made = _import(target)
+        made: Any = _import(target)
         if isinstance(made, type) or (callable(made) and not hasattr(made, "propose")):
             known = inspect.signature(made).parameters
             unknown = sorted(set(self.params) - set(known))
@@ -110,7 +111,7 @@ def load_job(job: str) -> Job:
     if unknown:
         raise BadJob(f"{source} has unknown keys {unknown}; accepted are workload, params, devices, keeper, policy.")
     if not isinstance(data.get("workload"), str):
-        raise BadJob(f"{source} must say which workload, such as workload = \"burgers2d\".")
+        raise BadJob(f'{source} must say which workload, such as workload = "burgers2d".')
     devices = _table(data, "devices", source, {"active": (int,), "spares": (int,)})
     kept = _table(data, "keeper", source, {"depth": (int,), "every": (int,), "source": (str,), "fused": (bool,)})
     policy = _table(data, "policy", source, {f.name: (int,) for f in fields(Limits)})
@@ -128,20 +129,22 @@ def load_field(path: Path) -> np.ndarray:
     Raises `BadInput` if it cannot be read, has another shape, is not real, or holds NaN or Inf.
     """
     try:
-        with np.load(path, allow_pickle=False) if path.suffix == ".npz" else open(path, "rb") as data:
-            if path.suffix != ".npz":
-                found = np.load(data, allow_pickle=False)
-            elif "uv" in data:
-                found = data["uv"]
-            elif "u" in data and "v" in data:
-                found = np.stack((data["u"], data["v"]))
-            else:
-                raise BadInput(f"{path} holds {', '.join(data)}; accepted are uv, or u and v.")
+        loaded: Any = np.load(path, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            found = loaded
+        else:
+            with loaded as data:
+                if "uv" in data:
+                    found = data["uv"]
+                elif "u" in data and "v" in data:
+                    found = np.stack((data["u"], data["v"]))
+                else:
+                    raise BadInput(f"{path} holds {', '.join(data)}; accepted are uv, or u and v.")
     except BadInput:
         raise
     except OSError as error:
         raise BadInput(f"The initial state {path} cannot be read: {error.strerror or error}.") from error
-    except (ValueError, EOFError, KeyError) as error:
+    except Exception as error:  # numpy and zipfile raise many kinds for a file that is no array
         raise BadInput(f"The initial state {path} is no .npy or .npz of plain numbers: {error}.") from error
     if found.ndim != 3 or found.shape[0] != 2 or found.shape[1] != found.shape[2]:
         raise BadInput(f"The initial state {path} has shape {found.shape}; accepted is (2, n, n).")

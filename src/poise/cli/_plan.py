@@ -10,8 +10,8 @@ import jax
 from rich.table import Table
 
 from ..keeper._form import Form
-from ..keeper._step import Builder
 from ..keeper._stage import choose_source
+from ..keeper._step import Builder
 from ._job import load_job
 from ._output import check_json, console, write_json
 from ._platform import cpu_devices, pool, wanted
@@ -62,12 +62,16 @@ def plan(job: str, active: int | None, spares: int | None, source: str | None, j
         f"state {form.state_bytes / mib:.2f} MiB, spare {form.spare_bytes / mib:.2f} MiB "
         f"({100 * form.spare_bytes / max(1, form.state_bytes):.1f} %), host snapshots {2 * kept_bytes / mib:.2f} MiB"
     )
-    show.print(f"{said['executables']} executables for {placements} placements, about {seconds * placements:.0f} s to warm")
+    show.print(
+        f"{said['executables']} executables for {placements} placements, about {seconds * placements:.0f} s to warm"
+    )
     table = Table(title="What is survivable", title_justify="left")
     for name in ("fault", "mended by", "work lost"):
         table.add_column(name)
     for row in said["survivable"]:
-        table.add_row(row["fault"], row["by"] if row["survivable"] else f"[red]not here:[/red] {row['by']}", row["work_lost"])
+        table.add_row(
+            row["fault"], row["by"] if row["survivable"] else f"[red]not here:[/red] {row['by']}", row["work_lost"]
+        )
     show.print(table)
     return 0
 

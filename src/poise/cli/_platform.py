@@ -15,7 +15,7 @@ DEFAULT_ACTIVE = 4
 def cpu_devices(n: int) -> None:
     """Make n virtual CPU devices, if the backend has not started yet and nobody made more."""
     try:
-        if jax.config.jax_num_cpu_devices < n:
+        if int(jax.config.read("jax_num_cpu_devices") or 0) < n:
             jax.config.update("jax_num_cpu_devices", n)
     except RuntimeError:
         return  # the backend runs already: what there is must do, and `pool` says so if it does not

@@ -24,7 +24,8 @@ def demo_picture(workload: Any, said: dict[str, Any], state: Any, path: Path) ->
     uv = np.asarray(state["uv"], np.float64)
     error = np.abs(uv - workload.exact(workload.t_end))
     fig = plt.figure(figsize=(11, 7), layout="constrained")
-    top, bottom = fig.subfigures(2, 1, height_ratios=(1.5, 1))
+    parts: Any = fig.subfigures(2, 1, height_ratios=(1.5, 1))
+    top, bottom = parts
     axes = top.subplots(1, 2)
     for ax, values, title, cmap in (
         (axes[0], uv[0], f"u at t = {workload.t_end:g}, after {len(said['faults'])} faults", "viridis"),

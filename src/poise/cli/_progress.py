@@ -49,7 +49,9 @@ class Listener:
                 note = f"step {event.fault.step}: {event.fault.kind} -> {event.action.value}"
                 self._progress.update(self._task, completed=event.fault.step, note=note)
             case Mended() | Swapped():
-                self._progress.update(self._task, completed=event.fault.step if isinstance(event, Mended) else event.step)
+                self._progress.update(
+                    self._task, completed=event.fault.step if isinstance(event, Mended) else event.step
+                )
             case RunFinished():
                 self._progress.update(self._task, completed=self._steps, note="done")
             case RunStopped():

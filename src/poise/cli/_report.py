@@ -25,9 +25,11 @@ def rel_l2(workload: Workload, outcome: Outcome) -> float | None:
 
 def difference(a: Any, b: Any) -> float:
     """Largest absolute difference of two states, over all leaves."""
-    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
-    return max((float(np.max(np.abs(np.asarray(x, np.float64) - np.asarray(y, np.float64)), initial=0.0)) for x, y in pairs),
-               default=0.0)  # fmt: skip
+
+    def one(x: Any, y: Any) -> float:
+        return float(np.max(np.abs(np.asarray(x, np.float64) - np.asarray(y, np.float64)), initial=0.0))
+
+    return max(map(one, jax.tree.leaves(a), jax.tree.leaves(b)), default=0.0)
 
 
 def report(
@@ -85,7 +87,7 @@ def fault_table(console: Console, said: dict[str, Any]) -> None:
         if f["waited"] > 0.01:
             seconds += f" ({f['waited']:.1f} wait)"
         table.add_row(
-            f["label"], str(f["slot"]), str(f["step"]), str(f["noticed_step"] if f["noticed_step"] is not None else "-"),
+            f["label"], str(f["slot"]), str(f["step"]), "-" if f["noticed_step"] is None else str(f["noticed_step"]),
             f["action"] or "[red]missed[/red]", words[f["bit_exact"]], seconds,
             "-" if f["compiles"] is None else str(f["compiles"]),
         )  # fmt: skip
@@ -101,7 +103,8 @@ def summary(console: Console, said: dict[str, Any]) -> None:
             console.print("[green]final state equals the clean run's, bit for bit[/green]")
         else:
             console.print(
-                f"final state equals the clean run's to rounding only: largest difference {said['largest_difference']:.1e}"
+                f"final state equals the clean run's to rounding only: "
+                f"largest difference {said['largest_difference']:.1e}"
             )
     if said["overhead_ratio"] is not None:
         console.print(

@@ -1,7 +1,7 @@
 """What an operator needs: registry, policy, journal, and the keeper that puts them around the loop."""
 
 from ._journal import Journal as Journal
-from ._journal import read as read_journal
+from ._journal import read_journal as read_journal
 from ._keep import keep as keep
 from ._keeper import Keeper as Keeper
 from ._policy import Limits as Limits

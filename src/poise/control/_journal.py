@@ -1,7 +1,7 @@
 """The journal: every event in a SQLite file, written by one thread, readable by others while the run goes on.
 
-WAL mode: readers never block the writer, and what `append` has acknowledged survives `kill -9` of the process (after a power
-cut the last few events may be missing, never garbled: synchronous = NORMAL).
+WAL mode: readers never block the writer, and what `append` has acknowledged survives `kill -9` of the process (after a
+power cut the last few events may be missing, never garbled: synchronous = NORMAL).
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ CREATE TABLE IF NOT EXISTS runs (id INTEGER PRIMARY KEY, started REAL NOT NULL);
 """
 APPLICATION_ID = 0x706F6973  # "pois": tells our files from other people's
 
+Row = tuple[float, str, str]
+"""An event as it is written: when, which kind, and all of it as JSON."""
+
 
 class Journal:
     """Append-only events of the runs written to one file. Use as a context manager, or call `close`."""
@@ -39,22 +42,33 @@ class Journal:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise BadInput(f"The journal {self.path} cannot be made: {error.strerror}.") from error
-        self._queue: queue.SimpleQueue[tuple[Event, Future[None]] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[Row, Future[None]] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._closed = False
         started: Future[int] = Future()
         self._thread = threading.Thread(target=self._work, args=(started,), name="poise-journal", daemon=True)
         self._thread.start()
         self.run = started.result()
 
     def append(self, event: Event) -> None:
-        """Write an event. Returns once it is durable, except for `Progress`, which may wait for the next other event."""
+        """Write an event. Returns once it is durable, except for `Progress`, which may wait for the next other
+        event."""
+        # Made here, so that an event that is no JSON fails where it was made and not in the writer.
+        row = (event.at, type(event).__name__, json.dumps(to_dict(event)))
         done: Future[None] = Future()
-        self._queue.put((event, done))
+        with self._lock:
+            if self._closed:
+                raise BadInput(f"The journal {self.path} is closed; it takes no more events.")
+            self._queue.put((row, done))
         if not isinstance(event, Progress):
             done.result()
 
     def close(self) -> None:
-        """Write what is queued and close the file."""
-        self._queue.put(None)
+        """Write what is queued and close the file. Closing twice is harmless."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._queue.put(None)
         self._thread.join()
 
     def __enter__(self) -> Journal:
@@ -64,22 +78,25 @@ class Journal:
         self.close()
 
     def _work(self, started: Future[int]) -> None:
+        db = None
         try:
             db = sqlite3.connect(self.path)
+            # Somebody else's database must not be changed before it is refused.
+            _check(db, self.path, fresh_ok=True)
+            # Our name goes in first: a process that dies here leaves a file that the next one can use.
+            db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = NORMAL")
-            _check(db, self.path, fresh_ok=True)
             db.executescript(_SCHEMA)
-            db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             with db:
                 run = db.execute("INSERT INTO runs (started) VALUES (?)", (time.time(),)).lastrowid
-            started.set_result(int(run or 0))
-        except BadInput as error:
-            started.set_exception(error)
+        except (BadInput, sqlite3.Error) as error:
+            if db is not None:
+                db.close()
+            known = isinstance(error, BadInput)
+            started.set_exception(error if known else BadInput(f"The journal {self.path} cannot be used: {error}."))
             return
-        except sqlite3.Error as error:
-            started.set_exception(BadInput(f"The journal {self.path} cannot be used: {error}."))
-            return
+        started.set_result(int(run or 0))
         closing = False
         while not closing:
             batch = [self._queue.get()]
@@ -91,7 +108,7 @@ class Journal:
                 with db:
                     db.executemany(
                         "INSERT INTO events (run, at, kind, body) VALUES (?, ?, ?, ?)",
-                        [(run, e.at, type(e).__name__, json.dumps(to_dict(e))) for e, _ in events],
+                        [(run, *row) for row, _ in events],
                     )
             except sqlite3.Error as error:
                 for _, done in events:
@@ -112,9 +129,9 @@ def _check(db: sqlite3.Connection, path: Path, *, fresh_ok: bool) -> None:
         raise BadInput(f"{path} is not a poise journal; accepted is a file that a run wrote.")
 
 
-def read(path: str | Path, run: int | None = None) -> Iterator[tuple[int, Event]]:
-    """`(run, event)` in order of writing, opened read-only: of one run, or of all. Kinds that this version does not know are
-    skipped. Raises `BadInput` for a file that is not a journal."""
+def read_journal(path: str | Path, run: int | None = None) -> Iterator[tuple[int, Event]]:
+    """`(run, event)` in order of writing, opened read-only: of one run, or of all. Kinds that this version does not
+    know are skipped. Raises `BadInput` for a file that is not a journal."""
     path = Path(path)
     if not path.is_file():
         raise BadInput(f"There is no journal {path}.")
@@ -125,7 +142,7 @@ def read(path: str | Path, run: int | None = None) -> Iterator[tuple[int, Event]
             if run is None or number == run:
                 try:
                     event = from_dict(json.loads(body))
-                except (KeyError, TypeError, ValueError):
+                except (AttributeError, KeyError, TypeError, ValueError):
                     continue
                 yield number, event
     except sqlite3.DatabaseError as error:

@@ -40,9 +40,9 @@ def keep(
     - `gate`: what is bad in a batch; left out: NaN and Inf.
     - `options`: those of `poise.Options` (`every`, `depth`, `source`, `directory`, ...) and of `poise.Keeper`.
 
-    On several devices the state is replicated: replicas carry marks only and heal from each other, and a lost device costs no
-    step. On one device it carries parity. The function is traced once; callbacks in it also run in withheld steps. Raises
-    `BadInput` if it changes the structure, shapes or dtypes of its state.
+    On several devices the state is replicated: replicas carry marks only and heal from each other, and a lost device
+    costs no step. On one device it carries parity. The function is traced once; callbacks in it also run in withheld
+    steps. Raises `BadInput` if it changes the structure, shapes or dtypes of its state.
     """
     workload = TrainStep(train_step, state, batch, name=name, droppable=droppable, limit=limit, gate=gate, steps=steps)
     return Keeper(workload, pool, journal=journal, **options)

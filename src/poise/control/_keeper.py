@@ -27,8 +27,8 @@ class Keeper:
     - `resume`: a directory with snapshot files to go on from.
     - `listen`: called with every event, after the journal.
 
-    Survives what the promise table says; beyond it raises `Stopped` with one sentence. Use as a context manager, or call
-    `close`.
+    Survives what the promise table says; beyond it raises `Stopped` with one sentence. Use as a context manager, or
+    call `close`.
     """
 
     def __init__(
@@ -141,4 +141,3 @@ class Keeper:
             elif fault.kind in ("memory", "tag") and self.registry.devices.get(device) == State.HEALTHY:
                 self._hear(DeviceChanged(device, State.DEGRADED.value, f"{fault.kind} fault: {fault.where}"))
         return decision
-

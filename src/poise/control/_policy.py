@@ -11,8 +11,8 @@ from ._registry import Registry
 
 @dataclass(frozen=True)
 class Limits:
-    """When patience ends: memory faults of one device before it is drained, tries of one step before it is given up, dropped
-    batches in a row before the run stops."""
+    """When patience ends: memory faults of one device before it is drained, tries of one step before it is given up,
+    dropped batches in a row before the run stops."""
 
     memory_faults: int = 3
     tries: int = 3
@@ -56,8 +56,8 @@ def _memory(registry: Registry, fault: Fault, limits: Limits) -> Decision:
 
 
 def _numbers(registry: Registry, fault: Fault, limits: Limits) -> Decision:
-    """A bad batch or a bad next state: first retry; what recurs belongs to the data if the host's own copy is bad, else to
-    the device that alone reports it; what recurs on another device as well belongs to the data or the model."""
+    """A bad batch or a bad next state: first retry; what recurs belongs to the data if the host's own copy is bad, else
+    to the device that alone reports it; what recurs on another device as well belongs to the data or the model."""
     where = fault.where
     if fault.attempt == 0 and not fault.in_data:
         return Decision(Action.RETRY, f"{fault.kind} in {where}: try again with a fresh copy of the batch")
@@ -71,9 +71,13 @@ def _numbers(registry: Registry, fault: Fault, limits: Limits) -> Decision:
 
 def _give_up(fault: Fault, limits: Limits, why: str) -> Decision:
     if not fault.droppable:
-        return Decision(Action.STOP, f"Step {fault.step} cannot be completed: {why}; this workload may not drop a batch.")
+        return Decision(
+            Action.STOP, f"Step {fault.step} cannot be completed: {why}; this workload may not drop a batch."
+        )
     if fault.drops_in_a_row >= limits.drops_in_a_row:
-        return Decision(Action.STOP, f"Step {fault.step} stopped the run: {fault.drops_in_a_row} batches dropped in a row.")
+        return Decision(
+            Action.STOP, f"Step {fault.step} stopped the run: {fault.drops_in_a_row} batches dropped in a row."
+        )
     return Decision(Action.DROP, f"{why}; the batch is left out")
 
 

@@ -14,7 +14,7 @@ _by_thread: Counter[int] = Counter()
 
 @cache
 def _listen() -> None:
-    def on_duration(event: str, duration: float, **_: object) -> None:
+    def on_duration(event: str, duration_secs: float, **_: str | int) -> None:
         if event == _EVENT:
             _by_thread[threading.get_ident()] += 1
 

@@ -18,8 +18,8 @@ DEFAULT_SPARES = 5
 class Pool:
     """`devices` cut into active ones, in slot order, and spares, in the order in which they will be used.
 
-    `spares` counts from the end of `devices`; left out, it is 5, or fewer where that would leave no active device. A pool does
-    not change: `swap` returns the next one.
+    `spares` counts from the end of `devices`; left out, it is 5, or fewer where that would leave no active device. A
+    pool does not change: `swap` returns the next one.
     """
 
     active: tuple[jax.Device, ...]

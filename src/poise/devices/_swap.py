@@ -19,7 +19,8 @@ def shards_by_slot(x: Array, placement: Placement) -> list[Array]:
 
 
 def assemble(pieces: Sequence[Array | np.ndarray], like: Array, placement: Placement) -> Array:
-    """A global array of `like`'s shape and spec from its pieces in slot order, each already on its device or on the host.
+    """A global array of `like`'s shape and spec from its pieces in slot order, each already on its device or on the
+    host.
 
     Host pieces are copied first: on the CPU JAX would otherwise alias them, and a later donation would write into them.
     """
@@ -36,16 +37,14 @@ def move(
 ) -> Any:
     """The arrays of `tree`, which lie on `old`, on `new`.
 
-    Pieces whose device stays are used as they are. A piece whose device changes is copied from it, or, if `rebuilt` is given,
-    made by `rebuilt(number of the leaf, slot)`; then the old device is not read at all. Compiles nothing.
+    Pieces whose device stays are used as they are. A piece whose device changes is copied from it, or, if `rebuilt` is
+    given, made by `rebuilt(number of the leaf, slot)`; then the old device is not read at all. Compiles nothing.
     """
     leaves, treedef = jax.tree.flatten(tree)
     out = []
     for number, leaf in enumerate(leaves):
         pieces: list[Array | np.ndarray] = []
-        for slot, (piece, a, b) in enumerate(
-            zip(shards_by_slot(leaf, old), old.devices, new.devices, strict=True)
-        ):
+        for slot, (piece, a, b) in enumerate(zip(shards_by_slot(leaf, old), old.devices, new.devices, strict=True)):
             if a == b:
                 pieces.append(piece)
             elif rebuilt is None:

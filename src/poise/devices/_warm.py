@@ -23,9 +23,9 @@ E = TypeVar("E")
 class Warm(Generic[E]):
     """A store of what `build` makes for a placement, and of placements whose communicators exist.
 
-    `warm` builds in the calling thread; `rewarm` builds in a thread of its own while the run goes on, and `settle`, called at
-    a step boundary, makes the communicators and returns how many programs were compiled meanwhile. `get` waits for a build
-    that is under way: a second loss right after a first is slower, not fatal.
+    `warm` builds in the calling thread; `rewarm` builds in a thread of its own while the run goes on, and `settle`,
+    called at a step boundary, makes the communicators and returns how many programs were compiled meanwhile. `get`
+    waits for a build that is under way: a second loss right after a first is slower, not fatal.
     """
 
     def __init__(self, build: Callable[[Placement], E]) -> None:
@@ -78,7 +78,8 @@ class Warm(Generic[E]):
         return self._thread is not None and self._thread.is_alive()
 
     def settle(self) -> int:
-        """Wait for the background build, make its communicators; returns the programs it compiled since the last call."""
+        """Wait for the background build, make its communicators; returns the programs it compiled since the last
+        call."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None

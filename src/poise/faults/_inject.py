@@ -1,7 +1,8 @@
 """The injector: strikes a kept run as a script says, and keeps the books.
 
-Strikes happen between two steps, after everything in flight has settled (the host's counter runs ahead of the device's tag).
-The books are kept from the events that the loop emits, and from looking at the memory that was struck; nothing is assumed.
+Strikes happen between two steps, after everything in flight has settled (the host's counter runs ahead of the device's
+tag). The books are kept from the events that the loop emits, and from looking at the memory that was struck; nothing is
+assumed.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from ._strike import batch_leaf, piece_now, strike_batch, strike_copy, strike_me
 class Strike:
     """One fault that struck, and what became of it; None where it is not known (yet).
 
-    `seconds` run from the strike to the mended state. `bit_exact`: memory faults: the repaired words equal the originals;
-    everything else: the state equals the clean run's at that step (None without a clean run).
+    `seconds` run from the strike to the mended state. `bit_exact`: memory faults: the repaired words equal the
+    originals; everything else: the state equals the clean run's at that step (None without a clean run).
     """
 
     kind: str
@@ -61,8 +62,8 @@ class _Blow:
 class Injector:
     """Strikes `loop` at the steps of `script`. `clean` says a clean run's fingerprint of the state of a step, or None.
 
-    `hear` must be called with every event of the run. Call `batch(i)` for the batch of step i, `before(i)` before the loop takes
-    it and `after(i)` behind it.
+    `hear` must be called with every event of the run. Call `batch(i)` for the batch of step i, `before(i)` before the
+    loop takes it and `after(i)` behind it.
     """
 
     def __init__(
@@ -176,7 +177,8 @@ class Injector:
 
 
 def watched_steps(script: Sequence[ScriptedFault]) -> set[int]:
-    """Steps whose clean fingerprint the books need: a swap leaves the state of its step, everything else the next one."""
+    """Steps whose clean fingerprint the books need: a swap leaves the state of its step, everything else the next
+    one."""
     return {f.step if f.kind in LEAVE else f.step + 1 for f in script}
 
 

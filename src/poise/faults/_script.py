@@ -1,15 +1,15 @@
 """Fault scripts: TOML with one `[[fault]]` table per fault.
 
-    [[fault]]
-    kind = "bitflip"     # nan, inf, marker, overflow | bitflip, two_banks | drain, lost
-    step = 20            # strikes between commit 19 and proposal 20
-    slot = 1             # logical slot (default 0)
-    where = "data"       # bitflip: data, marks, guard, parity or tag
-    extent = "bit"       # bitflip: bit, bits (several words), block or bank
-    leaf = "uv"          # which leaf of the state, or of the batch (default: the first)
-    origin = "device"    # nan, inf, marker, overflow: the device's copy of the batch, or the batch itself ("data")
-    persistent = false   # batch faults: strike again at every try and step until the device is replaced
-    during_rewarm = false  # drain, lost: strike even while the spare for it is still being warmed
+[[fault]]
+kind = "bitflip"     # nan, inf, marker, overflow | bitflip, two_banks | drain, lost
+step = 20            # strikes between commit 19 and proposal 20
+slot = 1             # logical slot (default 0)
+where = "data"       # bitflip: data, marks, guard, parity or tag
+extent = "bit"       # bitflip: bit, bits (several words), block or bank
+leaf = "uv"          # which leaf of the state, or of the batch (default: the first)
+origin = "device"    # nan, inf, marker, overflow: the device's copy of the batch, or the batch itself ("data")
+persistent = false   # batch faults: strike again at every try and step until the device is replaced
+during_rewarm = false  # drain, lost: strike even while the spare for it is still being warmed
 """
 
 from __future__ import annotations

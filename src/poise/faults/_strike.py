@@ -9,9 +9,9 @@ import numpy as np
 
 from ..devices import Placement, assemble, shards_by_slot
 from ..errors import BadJob
-from ..kernels.layout import Layout
 from ..keeper import Loop
 from ..keeper._form import TAGS
+from ..kernels.layout import Layout
 from ..seal._host import words_of
 from ._script import ScriptedFault
 
@@ -21,8 +21,8 @@ VALUES = {"nan": np.nan, "inf": np.inf, "marker": -99.0}
 def struck_arrays(loop: Loop, fault: ScriptedFault) -> tuple[list[int], slice]:
     """Which arrays of the flattened kept state are struck, and which of their joined words.
 
-    Leaves come first in it, then parity, marks and guard of each unit, then the tag. Damage to data sees the whole unit that the
-    leaf is sealed in, since banks are cut across it.
+    Leaves come first in it, then parity, marks and guard of each unit, then the tag. Damage to data sees the whole unit
+    that the leaf is sealed in, since banks are cut across it.
     """
     form = loop.form
     names = list(form.names)

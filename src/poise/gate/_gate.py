@@ -1,8 +1,8 @@
 """The gate: `clean, health = gate(x)` inside any JAX transformation.
 
-A value is bad if it is NaN, infinite, larger than `limit` in magnitude, or equal to a marker. Bad values are replaced by
-`fill`, counted and located. Only inexact real leaves are looked at; integers, booleans and keys pass untouched, complex leaves
-are looked at part by part.
+A value is bad if it is NaN, infinite, larger than `limit` in magnitude, or equal to a marker. Bad values are replaced
+by `fill`, counted and located. Only inexact real leaves are looked at; integers, booleans and keys pass untouched,
+complex leaves are looked at part by part.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Gate:
     """Detect, replace, count and locate bad values.
 
     - `limit`: largest magnitude that is not an overflow; clamped to the largest finite value of each leaf's dtype.
-    - `markers`: values that sensors send for "broken" (-99, -999); off by default, since -99 is a legitimate weight. A value
-      is a marker if it lies within `tolerance` of it, or within half a unit in the last place after the marker has been
-      rounded to the leaf's dtype, whichever is wider.
+    - `markers`: values that sensors send for "broken" (-99, -999); off by default, since -99 is a legitimate weight. A
+      value is a marker if it lies within `tolerance` of it, or within half a unit in the last place after the marker
+      has been rounded to the leaf's dtype, whichever is wider.
     - `fill`: what a bad value becomes; must itself pass the gate (which makes the gate idempotent).
-    - `insulate`: which gradients pass. `"bad"`: those of good entries; `"all"`: none; `"none"`: every one, as if the gate were
-      the identity. No NaN leaks through an unselected branch in any of them, forward or reverse.
+    - `insulate`: which gradients pass. `"bad"`: those of good entries; `"all"`: none; `"none"`: every one, as if the
+      gate were the identity. No NaN leaks through an unselected branch in any of them, forward or reverse.
 
     Raises `BadInput` at construction for a limit that is not positive, a fill or a tolerance that cannot work, and when
     called for a fill that a leaf's dtype cannot hold or tell from a marker. A marker that a dtype cannot hold is not

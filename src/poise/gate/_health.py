@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -12,12 +12,14 @@ from jaxtyping import Int32, UInt32
 CAUSES = ("nan", "inf", "overflow", "marker")
 
 
-class Health(NamedTuple):
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Health:
     """Counts of bad values, and where the first one was.
 
     `counts` has one entry per cause in the order of `CAUSES` (it saturates nowhere: 2^32 bad values wrap). `leaf` and
-    `index` are the leaf's number in flattening order and the flat C-order index in it, or -1; of two healths joined with
-    `+`, the left one's place wins. Values whose index does not fit in 31 bits report the index modulo 2^31.
+    `index` are the leaf's number in flattening order and the flat C-order index in it, or -1; of two healths joined
+    with `+`, the left one's place wins. Values whose index does not fit in 31 bits report the index modulo 2^31.
     """
 
     counts: UInt32[Array, " 4"]
@@ -55,7 +57,8 @@ class Health(NamedTuple):
         return jnp.concatenate((self.counts.astype(jnp.int32), self.leaf[None], self.index[None]))
 
     def per_device(self, axis: str | tuple[str, ...]) -> Int32[Array, "devices 6"]:
-        """Inside `shard_map`: every device's `row`, on every device, in one small psum; so two bad devices are both named.
+        """Inside `shard_map`: every device's `row`, on every device, in one small psum; so two bad devices are both
+        named.
 
         `axis` names the mesh axes, slowest first; the order of rows is that of the mesh.
         """

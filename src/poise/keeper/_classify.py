@@ -19,7 +19,8 @@ CAUSES = ("nan", "inf", "overflow", "marker")
 
 @dataclass(frozen=True)
 class Seen:
-    """What one settled proposal showed: `table` is (devices, columns), `mended` (devices, units, 5), `late` (devices, 6)."""
+    """What one settled proposal showed: `table` is (devices, columns), `mended` (devices, units, 5), `late`
+    (devices, 6)."""
 
     index: int
     table: np.ndarray
@@ -67,8 +68,8 @@ def blocks(mended: np.ndarray) -> dict[str, int]:
 def classify(seen: Seen, mended: np.ndarray, form: Form, ids: tuple[int, ...], batch_names: tuple[str, ...]) -> Fault:
     """The fault behind a proposal that was not committed (or was, with repairs in its commit).
 
-    Marks come before the batch and the batch before the next state: a neighbour's next state goes bad from someone else's
-    rot. `mended` holds the repairs of the step and of the no-ops behind it.
+    Marks come before the batch and the batch before the next state: a neighbour's next state goes bad from someone
+    else's rot. `mended` holds the repairs of the step and of the no-ops behind it.
     """
     memory = seen.column("data") + seen.column("parity") + seen.column("guard") + mended.sum((1, 2))
     batch = sum((seen.column(c) for c in CAUSES), np.zeros(form.devices, int))

@@ -79,13 +79,15 @@ class Form:
     @property
     def kept_specs(self) -> Kept:
         """Specs of a kept state, leaf by leaf."""
-        seals = tuple(Seal(self.stacked, self.stacked, self.stacked) for _ in self.plan.units)
-        return Kept(self.specs, seals, self.stacked)
+        spec: Any = self.stacked
+        seals = tuple(Seal(spec, spec, spec) for _ in self.plan.units)
+        leaves: Any = self.specs
+        return Kept(leaves, seals, spec)
 
     def kept_shapes(self, placement: Placement) -> Kept:
         """`ShapeDtypeStruct`s with shardings: enough to compile without allocating."""
 
-        def on(shape: tuple[int, ...], dtype: Any, spec: P) -> jax.ShapeDtypeStruct:
+        def on(shape: tuple[int, ...], dtype: Any, spec: P) -> Any:
             return jax.ShapeDtypeStruct(shape, dtype, sharding=placement.sharding(spec))
 
         n, words = self.devices, np.dtype(np.uint32)
@@ -102,7 +104,7 @@ class Form:
                 )
             )
         tag = on((n * TAGS,), np.dtype(np.int32), self.stacked)
-        return Kept(leaves, tuple(seals), tag)  # type: ignore[arg-type]
+        return Kept(leaves, tuple(seals), tag)
 
     def flatten(self, state: Any) -> tuple[Any, ...]:
         """The state's leaves, keys as key data."""
@@ -138,7 +140,10 @@ def broadcast_specs(specs: Any, tree: Any) -> list[P]:
     """One spec per leaf of `tree`, `specs` being a prefix of it."""
     out: list[P] = []
     jax.tree.map(
-        lambda spec, sub: out.extend([spec] * len(jax.tree.leaves(sub))), specs, tree, is_leaf=lambda x: isinstance(x, P)
+        lambda spec, sub: out.extend([spec] * len(jax.tree.leaves(sub))),
+        specs,
+        tree,
+        is_leaf=lambda x: isinstance(x, P),
     )
     return out
 
@@ -150,8 +155,8 @@ def shard_shape(name: str, shape: tuple[int, ...], spec: P, axes: dict[str, int]
         for a in (part,) if isinstance(part, str) else part or ():
             if out[dim] % axes[a]:
                 raise BadMesh(
-                    f"{name!r} has {shape[dim]} entries along dimension {dim}, which {axes[a]} devices of the mesh axis "
-                    f"{a!r} cannot share equally; accepted are multiples of {axes[a]}."
+                    f"{name!r} has {shape[dim]} entries along dimension {dim}, which the {axes[a]} devices of the mesh "
+                    f"axis {a!r} cannot share equally; accepted are multiples of {axes[a]}."
                 )
             out[dim] //= axes[a]
     return tuple(out)

@@ -21,7 +21,7 @@ from ._classify import Seen
 from ._code import Code
 from ._form import Form, Kept
 from ._metrics import Metrics
-from ._recover import Open, Recovery
+from ._recover import Recovery
 from ._snapshot import Snapshots, fingerprint, globals_of, pull, read
 from ._stage import SOURCES, Stage
 from ._step import Builder, Report
@@ -32,7 +32,8 @@ from ._workload import Workload
 class Options:
     """How a loop runs.
 
-    - `depth`: steps in flight beyond the settled one. XLA's CPU backend aborts the process with about 80, so 16 at most.
+    - `depth`: steps in flight beyond the settled one. XLA's CPU backend aborts the process with about 80, so 16 at
+      most.
     - `every`: steps between snapshots.
     - `source`: of a lost shard: "auto", "replica", "snapshot" or "parity".
     - `directory`: for snapshot files; None keeps them in memory only.
@@ -68,8 +69,9 @@ class Flight:
 class Loop:
     """Keeps one workload on a pool. `decide` is the policy, `emit` hears every event before the loop acts on it.
 
-    Not thread-safe: one thread steps it. Two attributes are places to interfere from, for fault injection: `intake(index,
-    attempt, placement, batch)` returns the batch to use, `between(index)` is called between the halves where they are apart.
+    Not thread-safe: one thread steps it. Two attributes are places to interfere from, for fault injection:
+    `intake(index, attempt, placement, batch)` returns the batch to use, `between(index)` is called between the halves
+    where they are apart.
     """
 
     def __init__(
@@ -94,7 +96,7 @@ class Loop:
         self._said = (time.perf_counter(), 0)
         axes = workload.axes(len(pool.active))
         first = workload.batch(0)
-        with jax.enable_x64(workload.traits.x64 or bool(jax.config.jax_enable_x64)):
+        with jax.enable_x64(workload.traits.x64 or bool(jax.config.read("jax_enable_x64"))):
             state = workload.init()
             self.form = Form.of(state, workload.state_specs(), axes, workload.traits.heal)
             self.builder = Builder(workload, self.form, first, fused=self.options.fused)
@@ -250,7 +252,8 @@ class Loop:
             self.snapshots.start(self.stage.exe.copy(self.kept), self.stage.placement, index)
 
     def collect(self, *, wait: bool = False) -> None:
-        """Promote or refuse the pending snapshot if it is decided; batches before a good one are not needed any more."""
+        """Promote or refuse the pending snapshot if it is decided; batches before a good one are not needed any
+        more."""
         decided = self.snapshots.collect(self.stage.placement, wait=wait)
         if decided is None:
             return

@@ -32,7 +32,8 @@ class Open:
 
 
 class Recovery:
-    """The loop's other half: classifies, asks the policy, acts, and points the loop's cursor at what must be replayed."""
+    """The loop's other half: classifies, asks the policy, acts, and points the loop's cursor at what must be
+    replayed."""
 
     def __init__(self, loop: Loop, decide: Callable[[Fault], Decision]) -> None:
         self.loop, self.decide = loop, decide
@@ -55,7 +56,8 @@ class Recovery:
         self._close(seen.index)
 
     def withheld(self, first: Seen) -> None:
-        """A step was not committed. What is behind it in flight is a no-op, but its commits may have repaired: merge."""
+        """A step was not committed. What is behind it in flight is a no-op, but its commits may have repaired:
+        merge."""
         loop, since, c0 = self.loop, time.perf_counter(), compiles()
         mended = sum((loop.see(flight).mended for flight in loop.queue), first.mended)
         loop.queue.clear()

@@ -1,8 +1,8 @@
 """XOR parity over devices: one spare holds what rebuilds any one shard, generation by generation.
 
-Each active device XORs a part of everybody's words (one all-to-all: each shard travels once), and sends its part to the spare,
-1/n of a shard each. The rebuild runs on the host: the words of the survivors, XORed with the parity, are the lost shard's words.
-Everything is XORed, marks and tags included, so a rebuilt shard verifies itself.
+Each active device XORs a part of everybody's words (one all-to-all: each shard travels once), and sends its part to the
+spare, 1/n of a shard each. The rebuild runs on the host: the words of the survivors, XORed with the parity, are the
+lost shard's words. Everything is XORed, marks and tags included, so a rebuilt shard verifies itself.
 """
 
 from __future__ import annotations
@@ -32,9 +32,7 @@ def build_share(form: Form, placement: Placement) -> Callable[[Kept], Array]:
         everyone = lax.all_to_all(parts, names, 0, 0, tiled=True).reshape(n, -1)
         return lax.reduce(everyone, jnp.uint32(0), lax.bitwise_xor, (0,))
 
-    f = jax.shard_map(
-        share, mesh=placement.mesh, in_specs=(form.kept_specs,), out_specs=form.stacked, check_vma=False
-    )
+    f = jax.shard_map(share, mesh=placement.mesh, in_specs=(form.kept_specs,), out_specs=form.stacked, check_vma=False)
     return jax.jit(f).lower(form.kept_shapes(placement)).compile()
 
 

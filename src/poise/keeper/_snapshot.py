@@ -1,8 +1,8 @@
 """Verified copies of a kept state in host memory, and in files.
 
-A copy is taken from the live state between two steps and counts (is *good*) once two things are known: a later proposal has
-verified the marks of the very state that was copied, and the copy matches those marks too. Until then the previous good copy
-stays.
+A copy is taken from the live state between two steps and counts (is *good*) once two things are known: a later proposal
+has verified the marks of the very state that was copied, and the copy matches those marks too. Until then the previous
+good copy stays.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ def fingerprint(leaves: tuple[np.ndarray, ...]) -> str:
 
 
 def write(directory: Path, step: int, job: str, form: Form, leaves: tuple[np.ndarray, ...]) -> Path:
-    """Write a snapshot file atomically; an interrupted write leaves the older files as they were. Keeps the newest two."""
+    """Write a snapshot file atomically; an interrupted write leaves the older files as they were. Keeps the newest
+    two."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"snapshot-{step:09d}.npz"
     meta = {
@@ -96,7 +97,9 @@ def write(directory: Path, step: int, job: str, form: Form, leaves: tuple[np.nda
         "step": step,
         "devices": form.devices,
         "fingerprint": fingerprint(leaves),
-        "leaves": [{"name": n, "dtype": str(x.dtype), "shape": x.shape} for n, x in zip(form.names, leaves, strict=True)],
+        "leaves": [
+            {"name": n, "dtype": str(x.dtype), "shape": x.shape} for n, x in zip(form.names, leaves, strict=True)
+        ],
     }
     part = path.with_suffix(f".{os.getpid()}.part")
     try:
@@ -138,9 +141,7 @@ def read(directory: Path, job: str, form: Form) -> tuple[int, tuple[np.ndarray, 
         want = [(n, str(s.dtype), s.shape) for n, s in zip(form.names, form.shapes, strict=True)]
         if meta.get("version") != VERSION or meta["job"] != job or said != want:
             raise BadInput(f"{path} holds a state of {meta['job']} with {said}; this job needs {want}.")
-        leaves = tuple(
-            np.frombuffer(b, s.dtype).reshape(s.shape).copy() for b, s in zip(raw, form.shapes, strict=True)
-        )
+        leaves = tuple(np.frombuffer(b, s.dtype).reshape(s.shape).copy() for b, s in zip(raw, form.shapes, strict=True))
         if fingerprint(leaves) == meta["fingerprint"]:
             return int(meta["step"]), leaves
     raise BadInput(f"No snapshot in {directory} is intact; all {len(files)} fail their fingerprints.")
@@ -188,7 +189,8 @@ class Snapshots:
             self._confirmed = True
 
     def collect(self, placement: Placement, *, wait: bool = False) -> tuple[HostCopy, str] | None:
-        """The pending copy and why it is refused (or ""), if it is decided by now; good ones replace the previous one."""
+        """The pending copy and why it is refused (or ""), if it is decided by now; good ones replace the previous
+        one."""
         if self._pending is None or not self._confirmed or not (wait or self._pending[1].done()):
             return None
         copy, why = self._pending[1].result()
@@ -231,4 +233,3 @@ class Snapshots:
     def close(self) -> None:
         """Wait for the background."""
         self._pool.shutdown(wait=True)
-

@@ -84,7 +84,8 @@ class Stage:
             self._parts = send(self.ready.share(kept), self.placement, self.pool.spares[0])
 
     def swap(self, slot: int, kept: Kept, *, readable: bool) -> tuple[Kept | None, str]:
-        """Put the next spare into `slot`: the kept state there and its source; None if only a snapshot can bring it back.
+        """Put the next spare into `slot`: the kept state there and its source; None if only a snapshot can bring it
+        back.
 
         Raises `Exhausted` without a spare. Does not read the old device unless it is `readable`.
         """
@@ -132,12 +133,15 @@ def peer_of(slot: int, form: Form, placement: Placement) -> int | None:
 
 
 def choose_source(source: str, form: Form, placement: Placement, pool: Pool) -> str:
-    """The source of a lost shard: what is asked for, or the sound default. Raises `BadInput` for one that cannot work."""
+    """The source of a lost shard: what is asked for, or the sound default. Raises `BadInput` for one that cannot
+    work."""
     replicated = all(peer_of(slot, form, placement) is not None for slot in range(len(placement.devices)))
     if source == "auto":
         return "replica" if replicated else "snapshot"
     if source == "replica" and not replicated:
-        raise BadInput("The source 'replica' needs every leaf on two devices at least; accepted here: snapshot, parity.")
+        raise BadInput(
+            "The source 'replica' needs every leaf on two devices at least; accepted here: snapshot, parity."
+        )
     if source == "parity" and not (pool.spares and form.devices > 1):
         raise BadInput("The source 'parity' needs a spare device and two active ones; accepted here: snapshot.")
     return source

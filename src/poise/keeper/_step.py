@@ -1,7 +1,7 @@
 """The two halves of a step, compiled for one placement (`design/two-phase-step.md`).
 
-`propose` reads the kept state, never donates it, and ends with one reduction in which all devices agree on a code. `commit` is
-local to each device and donates. Inside one process both are one executable.
+`propose` reads the kept state, never donates it, and ends with one reduction in which all devices agree on a code.
+`commit` is local to each device and donates. Inside one process both are one executable.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ COLUMNS = (
 class Report(NamedTuple):
     """What a step says. `table` is the same on every device, one row per device (`COLUMNS`).
 
-    `mended` has a row of `kernels.ref.Mended` per device and unit, and `late` one gate row per device: what was bad in a next
-    state that was not committed. Both are zeros (and -1) unless the table shows a reason to look.
+    `mended` has a row of `kernels.ref.Mended` per device and unit, and `late` one gate row per device: what was bad in
+    a next state that was not committed. Both are zeros (and -1) unless the table shows a reason to look.
     """
 
     table: Array
@@ -44,7 +44,8 @@ class Report(NamedTuple):
 
 @dataclass(frozen=True)
 class Executables:
-    """Everything that may run on a placement, compiled; `step` is both halves, `propose` and `commit` each one alone."""
+    """Everything that may run on a placement, compiled; `step` is both halves, `propose` and `commit` each one
+    alone."""
 
     placement: Placement
     step: Callable[..., tuple[Kept, Report, dict[str, Any]]] | None
@@ -145,7 +146,8 @@ class Builder:
         def judge(kept: Kept, next_leaves: tuple[Array, ...], row: Array, ctl: Array) -> tuple[tuple[Seal, ...], Array]:
             zero = jnp.int32(0)
             each = check_shard(form.plan, kept.leaves, kept.seals)
-            seen = Check(*(sum(field, zero) for field in zip(*each, strict=True))) if each else Check(zero, zero, zero)
+            seen = Check(*(jnp.stack((zero, *field)).sum() for field in zip(*each, strict=True))) if each else None
+            seen = seen or Check(zero, zero, zero)
             tag, tag_off = majority(kept.tag)
             if in_place:
                 seals, bad = (), jnp.int32(0)
@@ -162,7 +164,8 @@ class Builder:
             table = table.at[slot_number(form)].set(jnp.concatenate(facts) + 1)
             table = lax.pmax(table, tuple(name for name, _ in form.axes)) - 1
             tags = table[:, 1]
-            # The host's order holds for its own step only: a no-op behind a withheld step must not drop the wrong batch.
+            # The host's order holds for its own step only: a no-op behind a withheld step must not drop the wrong
+            # batch.
             code = jnp.where(tags[0] == ctl[0], jnp.maximum(table[:, 0].max(), ctl[1]), jnp.int32(Code.RETRY))
             code = jnp.where(tags.min() == tags.max(), code, jnp.int32(Code.ROLLBACK))
             return tuple(seals), table.at[:, 0].set(code)
@@ -175,9 +178,9 @@ class Builder:
             # The marks are compared after the last read: without the barrier XLA may check first and read later.
             kept, flat = lax.optimization_barrier((kept, flat))
             seals = () if in_place else form.kept_specs.seals
-            seals, table = self._local(
-                mesh, judge, (form.kept_specs, specs, form.stacked, P()), (seals, P())
-            )(kept, flat, rows, ctl)
+            seals, table = self._local(mesh, judge, (form.kept_specs, specs, form.stacked, P()), (seals, P()))(
+                kept, flat, rows, ctl
+            )
             return (proposal if in_place else (flat, seals)), table, metrics
 
         return propose

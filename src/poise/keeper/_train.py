@@ -1,9 +1,9 @@
 """A plain JAX training step as a workload.
 
-`train_step(state, batch) -> (state, metrics)` knows nothing of devices. Its state is replicated over the active devices, its
-batch is cut along the leading axis where that divides, and XLA inserts the communication (GSPMD). It is traced once and that
-program is lowered for every placement: a function that draws host randomness while being traced would otherwise bake different
-constants into each.
+`train_step(state, batch) -> (state, metrics)` knows nothing of devices. Its state is replicated over the active
+devices, its batch is cut along the leading axis where that divides, and XLA inserts the communication (GSPMD). It is
+traced once and that program is lowered for every placement: a function that draws host randomness while being traced
+would otherwise bake different constants into each.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.extend.core import jaxpr_as_fun
 from jax.sharding import PartitionSpec as P
 
 from ..errors import BadInput
@@ -28,9 +29,9 @@ AXIS = "data"
 class TrainStep:
     """The workload behind `poise.keep`.
 
-    Arrays and numbers of the state are kept; everything else in it (functions, strings, static settings) is put aside and must
-    not change. `batch` is an example, or a function from a step's index to its batch. Raises `BadInput` if the step changes
-    the structure, a shape or a dtype of its state, or returns something else than a pair.
+    Arrays and numbers of the state are kept; everything else in it (functions, strings, static settings) is put aside
+    and must not change. `batch` is an example, or a function from a step's index to its batch. Raises `BadInput` if the
+    step changes the structure, a shape or a dtype of its state, or returns something else than a pair.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class TrainStep:
             gate=gate or Gate(limit=float(np.finfo(np.float32).max)), limit=limit, newly=True, droppable=droppable,
             heal="replica", x64=wide,
         )  # fmt: skip
-        with jax.enable_x64(wide or bool(jax.config.jax_enable_x64)):
+        with jax.enable_x64(wide or bool(jax.config.read("jax_enable_x64"))):
             self._jaxpr, (shapes, self._metrics) = jax.make_jaxpr(self._flat(train_step), return_shape=True)(
                 start, self._example
             )
@@ -81,10 +82,14 @@ class TrainStep:
             new, metrics = result
             leaves, treedef = jax.tree.flatten(new)
             if treedef != self._treedef:
-                raise BadInput("The training step changes the structure of its state; it must return what it was given.")
+                raise BadInput(
+                    "The training step changes the structure of its state; it must return what it was given."
+                )
             for mine, theirs, kept_ in zip(leaves, self._aside, self._is_kept, strict=True):
                 if not kept_ and mine is not theirs and mine != theirs:
-                    raise BadInput(f"The training step changes {theirs!r} in its state; only arrays and numbers may change.")
+                    raise BadInput(
+                        f"The training step changes {theirs!r} in its state; only arrays and numbers may change."
+                    )
             out = [strong(x) for x, kept_ in zip(leaves, self._is_kept, strict=True) if kept_]
             return out, metrics if isinstance(metrics, dict) else {"metrics": metrics}
 
@@ -127,9 +132,7 @@ class TrainStep:
 
     def propose(self, mesh: jax.sharding.Mesh, state: Any, batch: Any) -> tuple[Any, dict[str, Any]]:
         """The traced step."""
-        flat = jax.core.eval_jaxpr(
-            self._jaxpr.jaxpr, self._jaxpr.consts, *(state[name] for name in self._names), *jax.tree.leaves(batch)
-        )
+        flat = jaxpr_as_fun(self._jaxpr)(*(state[name] for name in self._names), *jax.tree.leaves(batch))
         n = len(self._names)
         return dict(zip(self._names, flat[:n], strict=True)), jax.tree.structure(self._metrics).unflatten(flat[n:])
 

@@ -24,7 +24,8 @@ class Traits:
     - `droppable`: whether a batch may be left out; a time step of a simulation may not.
     - `tolerant`: the batch may hold bad values; they are filled, counted and committed (a dead sensor in a stream).
     - `in_place`: `commit` reads the old state (an optimizer), so it verifies what it reads once more.
-    - `heal`: "parity", or "replica" for leaves that lie on several devices: these carry marks only and heal from a peer.
+    - `heal`: "parity", or "replica" for leaves that lie on several devices: these carry marks only and heal from a
+      peer.
     - `x64`: whether the workload computes in 64 bits; scoped to its own calls, never a global setting.
     """
 
@@ -72,7 +73,8 @@ class Workload(Protocol):
         ...
 
     def propose(self, mesh: jax.sharding.Mesh, state: State, batch: Batch) -> tuple[Proposal, dict[str, Any]]:
-        """What to commit, and metrics. Traced on global arrays over `mesh`; may communicate; sees only gated batches."""
+        """What to commit, and metrics. Traced on global arrays over `mesh`; may communicate; sees only gated
+        batches."""
         ...
 
     def commit(self, state: State, proposal: Proposal) -> State:

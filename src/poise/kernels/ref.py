@@ -5,7 +5,7 @@ All arrays here are the uint32 words of one shard; `kernels.layout.Layout` says 
 A **mark** is two sums over the words `w_j` of a block whose first word has the position `p0`:
 
     s1 = sum_j w_j                        s2 = sum_j mix(w_j + (2 (p0 + j) + 1) c1)
-    mix(q) = (q ^ (q >> 15)) c2
+    mix(q) = t t  with  t = r ^ (r >> 13),  r = (q ^ (q >> 16)) c2
 
 The second sum is nonlinear in each word and depends on its position, so swapped words, two sign flips in one block and a
 block in the wrong place change it. Positions: word `j` of block `g` in row `r` is `(r G + g) B + j`; row 20 is parity. The
@@ -56,8 +56,11 @@ class Mended(NamedTuple):
 
 
 def mix(q: UInt32[Array, "*n"]) -> UInt32[Array, "*n"]:
-    """The nonlinear step of the second sum."""
-    return (q ^ (q >> jnp.uint32(15))) * jnp.uint32(C2)
+    """The nonlinear step of the second sum. It ends in a square: a step that ends in a constant factor commutes with the
+    sum, and then half of all pairs of sign flips cancel."""
+    t = (q ^ (q >> jnp.uint32(16))) * jnp.uint32(C2)
+    t = t ^ (t >> jnp.uint32(13))
+    return t * t
 
 
 def _add(x: tuple[Array, ...], y: tuple[Array, ...]) -> tuple[Array, ...]:
@@ -106,15 +109,16 @@ def _xor(blocks: UInt32[Array, "20 G B"]) -> UInt32[Array, "G B"]:
     return lax.reduce(blocks, jnp.uint32(0), lax.bitwise_xor, (0,))
 
 
-def _guard(marks: UInt32[Array, "21 G 2"]) -> UInt32[Array, "G 2"]:
-    return block_marks(marks.transpose(1, 0, 2).reshape(marks.shape[1], 2 * ROWS))
+def guard_of(marks: UInt32[Array, "rows G 2"]) -> UInt32[Array, "G 2"]:
+    """The mark of each group's mark words."""
+    return block_marks(marks.transpose(1, 0, 2).reshape(marks.shape[1], 2 * marks.shape[0]))
 
 
 def finish(blocks: UInt32[Array, "20 G B"], data_marks: UInt32[Array, "20 G 2"]) -> Seal:
     """Parity, its marks and the guard, for words whose marks are known."""
     parity = _xor(blocks)
     marks = jnp.concatenate((data_marks, block_marks(parity, blocks.size)[None]))
-    return Seal(parity.reshape(-1), marks, _guard(marks))
+    return Seal(parity.reshape(-1), marks, guard_of(marks))
 
 
 def seal(words: UInt32[Array, " n"]) -> Seal:
@@ -134,7 +138,7 @@ def check(words: UInt32[Array, " n"], kept: Seal) -> Check:
     return Check(
         off(block_marks(blocks), kept.marks[:BANKS]),
         off(block_marks(parity, blocks.size), kept.marks[BANKS]),
-        off(_guard(kept.marks), kept.guard),
+        off(guard_of(kept.marks), kept.guard),
     )
 
 
@@ -159,7 +163,7 @@ def repair(words: UInt32[Array, " n"], kept: Seal) -> tuple[UInt32[Array, " n"],
     fits = (block_marks(blocks ^ y) == stored).all(-1) & off
     n_off, n_fits = off.sum(0), fits.sum(0)
     zero = (y == 0).all(-1)
-    guard_off = (_guard(kept.marks) != kept.guard).any(-1)
+    guard_off = (guard_of(kept.marks) != kept.guard).any(-1)
     parity_off = (block_marks(parity, blocks.size) != kept.marks[BANKS]).any(-1)
 
     right = n_off == 0

@@ -32,7 +32,9 @@ def block_marks(words: np.ndarray) -> np.ndarray:
             part = np.concatenate((part, np.zeros((r1 - r0) * lay.B - part.size, np.uint32)))
         start = np.uint32((2 * r0 * lay.B) & 0xFFFFFFFF)
         q = part + (salt[: part.size] + start) * np.uint32(C1)
-        q = (q ^ (q >> np.uint32(15))) * np.uint32(C2)
+        q = (q ^ (q >> np.uint32(16))) * np.uint32(C2)
+        q ^= q >> np.uint32(13)
+        q *= q
         out[r0:r1, 0] = part.reshape(-1, lay.B).sum(1, dtype=np.uint32)
         out[r0:r1, 1] = q.reshape(-1, lay.B).sum(1, dtype=np.uint32)
     return out.reshape(BANKS, lay.G, 2)

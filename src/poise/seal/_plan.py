@@ -1,7 +1,8 @@
 """What is sealed together: a plan over the leaves of one shard.
 
-A big leaf is a unit of its own; small leaves of the same kind share one, so that a model with a hundred biases does not cost a
-hundred little reductions. A unit has parity, or it has marks only because replicas of it on other devices can heal it.
+A big leaf is a unit of its own; small leaves of the same kind share one, so that a model with a hundred biases does not
+cost a hundred little reductions. A unit has parity, or it has marks only because replicas of it on other devices can
+heal it.
 """
 
 from __future__ import annotations

@@ -10,8 +10,9 @@ import numpy as np
 
 
 class Damage(Enum):
-    """Where damage was. DATA: words of the state. MARKS: their checksums. PARITY: the spare bank. UNREPAIRABLE: more damage in
-    a group than one bank can rebuild; those blocks were left exactly as they are. Restore them from a copy."""
+    """Where damage was. DATA: words of the state. MARKS: their checksums. PARITY: the spare bank. UNREPAIRABLE: more
+    damage in a group than one bank can rebuild; those blocks were left exactly as they are. Restore them from a
+    copy."""
 
     DATA = "data"
     MARKS = "marks"
@@ -61,7 +62,9 @@ class SealReport:
     def __str__(self) -> str:
         if self.ok:
             return "clean"
-        return "; ".join(f"{f.blocks} {f.damage.value} block(s) of {f.leaf} on device {f.device_id}" for f in self.findings)
+        return "; ".join(
+            f"{f.blocks} {f.damage.value} block(s) of {f.leaf} on device {f.device_id}" for f in self.findings
+        )
 
 
 def findings(rows: np.ndarray, device_id: int, names: Iterable[str]) -> list[Finding]:

@@ -56,7 +56,8 @@ def repair_unit(unit: Unit, words: Words, kept: Seal) -> tuple[Words, Seal, Mend
 
 
 def heal_unit(unit: Unit, words: Words, kept: Seal, me: Int32[Array, ""], n: int) -> tuple[Words, Seal, Mended]:
-    """Inside `shard_map`: take damaged blocks and marks of a replicated unit from the first replica that has them right.
+    """Inside `shard_map`: take damaged blocks and marks of a replicated unit from the first replica that has them
+    right.
 
     `me` is this device's number among the `n` devices of the mesh. Communicates over `unit.replicas`.
     """
@@ -125,4 +126,3 @@ def _gather(
 ) -> tuple[list[Array], list[Seal], Int32[Array, "units 5"]]:
     rows = jnp.stack([jnp.stack(m) for _, _, m in each]) if each else jnp.zeros((0, 5), jnp.int32)
     return plan.arrays([w for w, _, _ in each]), [s for _, s, _ in each], rows
-

@@ -3,9 +3,10 @@
     u_t + u u_x + v u_y = nu (u_xx + u_yy) + f_u
     v_t + u v_x + v v_y = nu (v_xx + v_yy) + f_v
 
-Central differences in space on the n x n interior nodes (i h, j h), h = 1 / (n + 1), Heun's method in time: second order in
-both. The values on the boundary and a spatially uniform forcing come with each step's batch. With f = 0 the coupled
-equations have the exact solution (Fletcher 1983, Int. J. Numer. Meth. Fluids 3:213; Bahadir 2003, Appl. Math. Comput. 137:131)
+Central differences in space on the n x n interior nodes (i h, j h), h = 1 / (n + 1), Heun's method in time: second
+order in both. The values on the boundary and a spatially uniform forcing come with each step's batch. With f = 0 the
+coupled equations have the exact solution (Fletcher 1983, Int. J. Numer. Meth. Fluids 3:213; Bahadir 2003, Appl. Math.
+Comput. 137:131)
 
     u = 3/4 - 1 / (4 (1 + exp(z))),   v = 3/4 + 1 / (4 (1 + exp(z))),   z = (-4 x + 4 y - t) / (32 nu).
 """
@@ -42,9 +43,10 @@ def exact(x: np.ndarray, y: np.ndarray, t: float, nu: float) -> np.ndarray:
 class Burgers2d:
     """The workload `burgers2d`: `n` interior nodes per side, from t = 0 to `t_end` in `steps` steps.
 
-    `steps` left out is the smallest number that keeps half of Heun's stability limits. `initial` is a `(2, n, n)` array, else
-    the exact solution at t = 0. State: `uv`, shape (2, n, n). Batch: `west_east` (2 sides, 2 stages, 2 components, n) along y,
-    `south_north` likewise along x, `forcing` (2 stages, 2 components). Raises `BadInput` for values that cannot work.
+    `steps` left out is the smallest number that keeps half of Heun's stability limits. `initial` is a `(2, n, n)`
+    array, else the exact solution at t = 0. State: `uv`, shape (2, n, n). Batch: `west_east` (2 sides, 2 stages, 2
+    components, n) along y, `south_north` likewise along x, `forcing` (2 stages, 2 components). Raises `BadInput` for
+    values that cannot work.
     """
 
     n: int = 256
@@ -78,7 +80,8 @@ class Burgers2d:
 
     @property
     def stable_dt(self) -> float:
-        """Largest time step: diffusion h^2 / (4 nu), and advection h / (|u| + |v|) with |u| + |v| <= 1.5 in the wave."""
+        """Largest time step: diffusion h^2 / (4 nu), and advection h / (|u| + |v|) with |u| + |v| <= 1.5 in the
+        wave."""
         return min(self.h**2 / (4.0 * self.nu), self.h / 1.5)
 
     @property
@@ -166,4 +169,3 @@ class Burgers2d:
         """Relative L2 error of both components together against the exact solution after `step` steps."""
         truth = self.exact(step * self.dt)
         return float(np.linalg.norm(np.asarray(state["uv"], np.float64) - truth) / np.linalg.norm(truth))
-

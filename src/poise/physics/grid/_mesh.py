@@ -27,8 +27,8 @@ def two_axes(devices: int, n: int) -> dict[str, int]:
 def halo(field: Array, dim: int, axis: str, low: Array, high: Array) -> tuple[Array, Array]:
     """The slabs of one cell before and behind this device's piece along `dim`, of thickness 1 in `dim`.
 
-    They come from the neighbours along the mesh axis `axis`; at the domain's ends they are `low` and `high`, which have the
-    piece's shape without `dim`.
+    They come from the neighbours along the mesh axis `axis`; at the domain's ends they are `low` and `high`, which have
+    the piece's shape without `dim`.
     """
     n = lax.axis_size(axis)
     me = lax.axis_index(axis)
