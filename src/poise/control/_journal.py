@@ -6,6 +6,7 @@ power cut the last few events may be missing, never garbled: synchronous = NORMA
 
 from __future__ import annotations
 
+import contextlib
 import json
 import queue
 import sqlite3
@@ -116,6 +117,10 @@ class Journal:
             else:
                 for _, done in events:
                     done.set_result(None)
+        # One plain file, readable in a folder that cannot be written, unless somebody reads it right now.
+        with contextlib.suppress(sqlite3.Error):
+            db.execute("PRAGMA busy_timeout = 100")
+            db.execute("PRAGMA journal_mode = DELETE")
         db.close()
 
 
