@@ -146,7 +146,7 @@ class Builder:
         def judge(kept: Kept, next_leaves: tuple[Array, ...], row: Array, ctl: Array) -> tuple[tuple[Seal, ...], Array]:
             zero = jnp.int32(0)
             each = check_shard(form.plan, kept.leaves, kept.seals)
-            seen = Check(*(jnp.stack((zero, *field)).sum() for field in zip(*each, strict=True))) if each else None
+            seen = Check(*(jnp.stack((zero, *field)).sum(dtype=jnp.int32) for field in zip(*each, strict=True))) if each else None
             seen = seen or Check(zero, zero, zero)
             tag, tag_off = majority(kept.tag)
             if in_place:
@@ -155,7 +155,7 @@ class Builder:
                     bad = bad + count_bad(leaf, None, None)
             else:
                 seals, bad = seal_next(form, traits, kept.leaves, next_leaves)
-            batch_bad = jnp.int32(0) if traits.tolerant else row[0, :4].sum()
+            batch_bad = jnp.int32(0) if traits.tolerant else row[0, :4].sum(dtype=jnp.int32)
             trouble = seen.data + seen.parity + seen.guard + bad + batch_bad
             mine = jnp.where(trouble > 0, jnp.int32(Code.RETRY), jnp.int32(Code.GO))
             facts = (jnp.stack((mine, tag, tag_off)), row[0], jnp.stack((bad, *seen)))
