@@ -15,7 +15,7 @@ DEFAULT_ACTIVE = 4
 def cpu_devices(n: int) -> None:
     """Make n virtual CPU devices, if the backend has not started yet and nobody made more."""
     try:
-        if int(jax.config.read("jax_num_cpu_devices") or 0) < n:
+        if int(getattr(jax.config, "jax_num_cpu_devices")) < n:  # noqa: B009 (the type stubs do not know it)
             jax.config.update("jax_num_cpu_devices", n)
     except RuntimeError:
         return  # the backend runs already: what there is must do, and `pool` says so if it does not
