@@ -1,0 +1,166 @@
+"""What only two GPUs can show, in one run: checks and times, one JSON, one short table at the end.
+
+    python benchmarks/two_gpus.py [--out FILE] [PART ...]
+
+Parts: spine, processes, lease, fingerprints, llama, grid. A part whose code is not in this version says so. It runs on
+virtual CPU devices too (`--small`), to see that it works before a GPU is spent on it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from poise import Keeper, Options, Pool
+from poise.cli._engine import Unguarded, kept_run
+from poise.cli._job import Job
+from poise.devices import compiles
+from poise.events import Event, SnapshotKept, Swapped
+from poise.faults import parse_script
+from poise.faults._inject import watched_steps
+from poise.physics.grid import Burgers2d
+
+Result = dict[str, Any]
+
+
+def spine(small: bool) -> Result:
+    """One active device and one spare: drain and loss on a state of 1 GiB, no compilation, same bits."""
+    n = 256 if small else 11584  # two float32 components: 1.0 GiB
+    steps = 24
+    job = Job("burgers2d", options=Options(every=8))
+    workload = replace(Burgers2d(n=n))
+    out: Result = {"state_bytes": 8 * n * n}
+    for kind in ("drain", "lost"):
+        pool = Pool(jax.devices()[:2], 1)
+        script = parse_script({"fault": [{"kind": kind, "step": 12, "slot": 0}]})
+        known: dict[int, str] = {}
+        events: list[Event] = []
+        clean = kept_run(job, workload, pool, steps=steps, clean=known, watch=watched_steps(script))
+        struck = kept_run(job, workload, pool, steps=steps, script=script, clean=known, listen=[events.append])
+        (swap,) = [e for e in events if isinstance(e, Swapped)]
+        out[kind] = {
+            "bit_identical": struck.fingerprint == clean.fingerprint,
+            "compiles": swap.compiles,
+            "swap_seconds": swap.seconds - swap.waited,
+            "source": swap.source,
+            "mended_seconds": struck.strikes[0].seconds,
+            "replayed": struck.strikes[0].replayed,
+        }
+    return out
+
+
+def fingerprints(small: bool) -> Result:
+    """A step on two devices with and without the count per device: what naming every bad device costs."""
+    n = 256 if small else 8192
+    steps = 20 if small else 60
+    pool = Pool(jax.devices()[:2], 0)
+    workload = Burgers2d(n=n)
+    plain = Unguarded(workload, pool, 2)
+    plain.run(4)
+    kept = []
+    with Keeper(workload, pool, every=10**6) as keeper:
+        keeper.run(4)
+        c0 = compiles()
+        for _ in range(3):
+            t0 = time.perf_counter()
+            keeper.run(keeper.settled + steps)
+            kept.append((time.perf_counter() - t0) / steps)
+        compiled = compiles() - c0
+    unguarded = min(plain.run(steps) / steps for _ in range(3))
+    step = statistics.median(kept)
+    return {"n": n, "kept_step_s": step, "unguarded_step_s": unguarded, "ratio": step / unguarded, "compiles": compiled}
+
+
+def grid(small: bool) -> Result:
+    """Kept burgers2d at 16384^2: cell-steps per second on two devices, on one, and unguarded."""
+    n = 256 if small else 16384
+    steps = 20 if small else 40
+    out: Result = {"n": n}
+    for devices in (1, 2):
+        pool = Pool(jax.devices()[:devices], 0)
+        workload = Burgers2d(n=n)
+        plain = Unguarded(workload, pool, 2)
+        plain.run(2)
+        seconds = min(plain.run(steps) for _ in range(2))
+        events: list[Event] = []
+        with Keeper(workload, pool, every=max(4, steps // 4), listen=[events.append]) as keeper:
+            keeper.run(4)
+            t0 = time.perf_counter()
+            keeper.run(4 + steps)
+            kept = time.perf_counter() - t0
+            keeper.flush()
+        out[f"devices_{devices}"] = {
+            "kept_cell_steps_per_s": n * n * steps / kept,
+            "unguarded_cell_steps_per_s": n * n * steps / seconds,
+            "ratio": kept / seconds,
+            "snapshots": sum(isinstance(e, SnapshotKept) for e in events),
+        }
+    return out
+
+
+def absent(what: str) -> Callable[[bool], Result]:
+    """A part that waits for its code."""
+    return lambda small: {"not_run": f"{what} is not in this version of poise"}
+
+
+PARTS: dict[str, Callable[[bool], Result]] = {
+    "spine": spine,
+    "processes": absent("poise launch"),
+    "lease": absent("the sharded lease"),
+    "fingerprints": fingerprints,
+    "llama": absent("poise.llama"),
+    "grid": grid,
+}
+
+
+def main() -> int:
+    """Run the named parts, or all."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--small", action="store_true", help="small sizes, on virtual CPU devices if there is no GPU")
+    args = parser.parse_args()
+    unknown = sorted(set(args.parts) - set(PARTS))
+    if unknown:
+        print(f"There are no parts {unknown}; accepted are {', '.join(PARTS)}.", file=sys.stderr)
+        return 2
+    if args.small:
+        jax.config.update("jax_num_cpu_devices", 2)
+    if len(jax.devices()) < 2:
+        print(f"Two devices are needed; this process has {len(jax.devices())}.", file=sys.stderr)
+        return 2
+    said: Result = {
+        "date": time.strftime("%Y-%m-%d"),
+        "jax": jax.__version__,
+        "device": jax.devices()[0].device_kind,
+        "parts": {},
+    }
+    for name in args.parts or PARTS:
+        t0 = time.perf_counter()
+        try:
+            result = PARTS[name](args.small)
+        except Exception as error:  # a part that fails must not cost the others their machine time
+            traceback.print_exc()
+            result = {"failed": f"{type(error).__name__}: {error}"[:300]}
+        said["parts"][name] = result | {"part_seconds": time.perf_counter() - t0}
+        print(name, json.dumps(result), flush=True)
+    if args.out:
+        args.out.write_text(json.dumps(said, indent=2) + "\n")
+    print(f"\n{said['device']}, JAX {said['jax']}, {said['date']}")
+    for name, result in said["parts"].items():
+        print(f"{name:<14}", result.get("not_run") or result.get("failed") or f"done in {result['part_seconds']:.0f} s")
+    return 1 if any("failed" in r for r in said["parts"].values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
