@@ -246,6 +246,7 @@ def test_every_kind_of_damage_at_a_ragged_size_of_several_groups(damage):
 
 # -- pairs of changes whose plain sum cancels: only a truly nonlinear second sum sees them -----------------------
 
+
 def missed(pairs: list[np.ndarray]) -> int:
     """How many of the damaged copies of the words of size 5121 nobody notices."""
     return sum(sum(noticed(sealed(5121)._replace(words=w)).values()) == 0 for w in pairs)

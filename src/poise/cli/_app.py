@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import App, CycloptsError, Parameter
 
 from .. import __version__
-from ..errors import PoiseError, Stopped
+from ..errors import PoiseError
 
 app = App(
     name="poise",
@@ -17,7 +17,11 @@ app = App(
     version=__version__,
 )
 
-Json = Annotated[str | None, Parameter(help="Write the report as JSON to this file; '-' for standard output.")]
+Json = Annotated[
+    str | None,
+    # Without the hyphen allowed, a lone "-" is taken for an option and not for the value.
+    Parameter(help="Write the report as JSON to this file; '-' for standard output.", allow_leading_hyphen=True),
+]
 Out = Annotated[Path | None, Parameter(help="Directory for the journal, snapshots and the report.")]
 
 
@@ -25,15 +29,9 @@ def run_command(tokens: list[str]) -> int:
     """Run one command; returns the exit status. Errors become one sentence on standard error."""
     try:
         result = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
-    except CycloptsError as error:
+    except (CycloptsError, PoiseError) as error:
         print(f"poise: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    except Stopped as error:
-        print(f"poise: {error}", file=sys.stderr)
-        return error.exit_status
-    except PoiseError as error:
-        print(f"poise: {error}", file=sys.stderr)
-        return error.exit_status
+        return error.exit_status if isinstance(error, PoiseError) else 2
     except BrokenPipeError:
         return 1
     except KeyboardInterrupt:

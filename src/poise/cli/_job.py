@@ -36,14 +36,17 @@ class Job:
         target = WORKLOADS.get(self.workload, self.workload)
         made: Any = _import(target)
         if isinstance(made, type) or (callable(made) and not hasattr(made, "propose")):
-            known = inspect.signature(made).parameters
-            unknown = sorted(set(self.params) - set(known))
-            if unknown:
-                raise BadJob(f"{self.workload} has no parameters {unknown}; accepted are {', '.join(known)}.")
             try:
+                known = inspect.signature(made).parameters
+                unknown = sorted(set(self.params) - set(known))
+                if unknown:
+                    raise BadJob(f"{self.workload} has no parameters {unknown}; accepted are {', '.join(known)}.")
                 made = made(**self.params)
-            except TypeError as error:
-                raise BadJob(f"{self.workload} cannot be made from {self.params}: {error}.") from error
+            except BadInput:
+                raise
+            except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
+                given = ", ".join(f"{k} = {v!r}" for k, v in self.params.items()) or "no parameters"
+                raise BadJob(f"{self.workload} cannot be made with {given}: {error}.") from error
         elif self.params:
             raise BadJob(f"{self.workload} is an object that is ready; it takes no [params].")
         missing = [n for n in ("name", "traits", "axes", "init", "propose", "commit", "batch") if not hasattr(made, n)]
@@ -68,10 +71,10 @@ def _import(target: str) -> Any:
         raise BadJob(f"Unknown job {target!r}; accepted are a file, {', '.join(WORKLOADS)} or module:object.")
     try:
         return getattr(importlib.import_module(module), name)
-    except ImportError as error:
-        raise BadJob(f"The module of {target!r} cannot be imported: {error}.") from error
     except AttributeError:
         raise BadJob(f"The module {module!r} has no {name!r}.") from None
+    except Exception as error:  # importing runs somebody's code
+        raise BadJob(f"The module of {target!r} cannot be imported: {error}.") from error
 
 
 def packaged(name: str) -> Path | None:
@@ -115,9 +118,11 @@ def load_job(job: str) -> Job:
     devices = _table(data, "devices", source, {"active": (int,), "spares": (int,)})
     kept = _table(data, "keeper", source, {"depth": (int,), "every": (int,), "source": (str,), "fused": (bool,)})
     policy = _table(data, "policy", source, {f.name: (int,) for f in fields(Limits)})
-    params = dict(data.get("params", {}))
+    params = data.get("params", {})
+    if not isinstance(params, dict):
+        raise BadJob(f"{source}: params must be a table.")
     if isinstance(params.get("initial"), str):
-        params["initial"] = load_field(path.parent / params["initial"])
+        params = {**params, "initial": load_field(path.parent / params["initial"])}
     return Job(data["workload"], params, options=Options(**kept), limits=Limits(**policy)).with_devices(
         devices.get("active"), devices.get("spares")
     )
@@ -129,17 +134,16 @@ def load_field(path: Path) -> np.ndarray:
     Raises `BadInput` if it cannot be read, has another shape, is not real, or holds NaN or Inf.
     """
     try:
-        loaded: Any = np.load(path, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            found = loaded
-        else:
-            with loaded as data:
-                if "uv" in data:
-                    found = data["uv"]
-                elif "u" in data and "v" in data:
-                    found = np.stack((data["u"], data["v"]))
-                else:
-                    raise BadInput(f"{path} holds {', '.join(data)}; accepted are uv, or u and v.")
+        with open(path, "rb") as file:
+            data: Any = np.load(file, allow_pickle=False)
+            if isinstance(data, np.ndarray):
+                found = data
+            elif "uv" in data:
+                found = data["uv"]
+            elif "u" in data and "v" in data:
+                found = np.stack((data["u"], data["v"]))
+            else:
+                raise BadInput(f"{path} holds {', '.join(data)}; accepted are uv, or u and v.")
     except BadInput:
         raise
     except OSError as error:

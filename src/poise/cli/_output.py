@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -32,12 +33,14 @@ def _finite(value: Any) -> Any:
 
 def dump(report: dict[str, Any] | list[Any], path: Path) -> None:
     """Write JSON to a file, whole or not at all."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f"{path.name}.{os.getpid()}.part")
         part.write_text(json.dumps(_finite(report), indent=2) + "\n")
         os.replace(part, path)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
         raise BadInput(f"The report cannot be written to {path}: {error.strerror}.") from error
 
 
@@ -51,8 +54,13 @@ def write_json(report: dict[str, Any] | list[Any], json_to: str | None) -> None:
 
 def check_json(json_to: str | None) -> None:
     """Refuse a `--json` path that cannot be written before an hour of computing, not after it."""
-    if json_to is not None and json_to != "-" and not os.access(Path(json_to).parent, os.W_OK):
-        raise BadInput(f"The report cannot be written to {json_to}; its folder must exist and be writable.")
+    if json_to is None or json_to == "-":
+        return
+    path = Path(json_to)
+    if path.is_dir():
+        raise BadInput(f"The report cannot be written to {path}, which is a folder; accepted is a file path or '-'.")
+    if not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
+        raise BadInput(f"The report cannot be written to {path}; its folder must exist and be writable.")
 
 
 def out_directory(path: Path) -> Path:

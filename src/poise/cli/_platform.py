@@ -11,9 +11,15 @@ from ..errors import BadMesh
 DEFAULT_ACTIVE = 4
 """Virtual devices that are active where a job does not say."""
 
+MOST_VIRTUAL = 4096
+"""More devices than that are not made on a CPU; each costs memory and threads."""
+
 
 def cpu_devices(n: int) -> None:
-    """Make n virtual CPU devices, if the backend has not started yet and nobody made more."""
+    """Make n virtual CPU devices, if the backend has not started yet and nobody made more. Raises `BadMesh` for a
+    number that only a typing error explains."""
+    if n > MOST_VIRTUAL:
+        raise BadMesh(f"{n} devices are more than a machine has; accepted are {MOST_VIRTUAL} at most.")
     try:
         if int(getattr(jax.config, "jax_num_cpu_devices")) < n:  # noqa: B009 (the type stubs do not know it)
             jax.config.update("jax_num_cpu_devices", n)

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json as jsonlib
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
+from ..devices import Pool
 from ..errors import BadInput
 from ..faults import ScriptedFault, load_script
-from ..faults._inject import watched_steps
-from ..keeper._snapshot import snapshot_files
+from ..faults._inject import check, watched_steps
+from ..keeper._form import Form
+from ..keeper._snapshot import read, snapshot_files
+from ..keeper._stage import choose_source
+from ..seal._plan import named_leaves
 from ._engine import kept_run, measure_overhead, steps_of
-from ._job import load_job, packaged
+from ._job import Job, load_job, packaged
 from ._output import check_json, console, dump, out_directory, write_json
 from ._platform import cpu_devices, pool, wanted
 from ._progress import Live
@@ -34,10 +41,32 @@ def resume_directory(resume: Path | None) -> tuple[Path | None, int | None]:
     if not files:
         raise BadInput(f"There is no snapshot to resume from in {resume}; accepted is the --out directory of a run.")
     try:
-        with np.load(files[-1], allow_pickle=False) as data:
+        with open(files[-1], "rb") as file:
+            data = np.load(file, allow_pickle=False)
             return directory, int(jsonlib.loads(bytes(data["meta"]).decode())["devices"])
     except Exception:  # an unreadable newest file is not the end: `read` falls back to the one before it
         return directory, None
+
+
+def preflight(spec: Job, workload: Any, devices: Pool, script: list[ScriptedFault], snapshots: Path | None) -> None:
+    """Refuse what cannot run before anything is computed or written. Raises `BadInput`."""
+    axes, traits = workload.axes(len(devices.active)), workload.traits
+    with jax.enable_x64(True) if traits.x64 else nullcontext(), np.errstate(over="ignore"):
+        state, batch = workload.init(), workload.batch(0)
+    form = Form.of(state, workload.state_specs(), axes, traits.heal)
+    choose_source(spec.options.source, form, devices.placement(axes), devices)
+    check(script, workload, form, batch)
+    if snapshots is not None:
+        read(snapshots, workload.name, form)
+    elif traits.limit is not None:
+        for name, leaf in named_leaves(state):
+            if jnp.issubdtype(leaf.dtype, jnp.inexact):
+                bad = int((~(np.abs(np.asarray(leaf)) <= traits.limit)).sum())
+                if bad:
+                    raise BadInput(
+                        f"The initial state's {name!r} holds {bad} values that are NaN or above the limit of "
+                        f"{workload.name}, {traits.limit:g}."
+                    )
 
 
 def run(
@@ -64,14 +93,16 @@ def run(
     late = [f for f in script if f.step >= steps]
     if late:
         raise BadInput(f"A fault strikes at step {late[0].step}; the run has steps 0 to {steps - 1}.")
+    preflight(spec, workload, devices, script, snapshots_from)
+    # The uninterrupted run: on as many devices as the run that is resumed had, if they can be had here.
+    before = pool(devices_then, 0) if compare and devices_then else devices
+    workload.axes(len(before.active))
     where = None if out is None else out_directory(out)
     show = console(json)
     with ExitStack() as stack:
         live = stack.enter_context(Live())
         clean, known = None, {}
         if compare:
-            # The uninterrupted run: on as many devices as the run that is resumed had, if they can be had here.
-            before = pool(devices_then, 0) if devices_then else devices
             listener = live.run("clean", steps)
             clean = kept_run(spec, workload, before, clean=known, watch=watched_steps(script), listen=[listener])
         outcome = kept_run(

@@ -12,12 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from ..devices import Placement, compiles
 from ..errors import BadJob
 from ..events import Event, Mended, Noticed, Swapped
-from ..keeper import Loop
+from ..keeper import Loop, Workload
+from ..keeper._form import Form
+from ..seal._plan import named_leaves
 from ._script import BATCH, LEAVE, MEMORY, ScriptedFault
 from ._strike import batch_leaf, piece_now, strike_batch, strike_copy, strike_memory, struck_arrays
 
@@ -79,8 +82,7 @@ class Injector:
         self._open: list[_Blow] = []
         self._armed: list[ScriptedFault] = []
         self._standing: list[tuple[ScriptedFault, int]] = []
-        for fault in self.script:
-            check(loop, fault)
+        check(self.script, loop.workload, loop.form, loop.builder.batch_shapes)
         loop.intake = self._intake
 
     def batch(self, index: int) -> Any:
@@ -143,7 +145,8 @@ class Injector:
         match event:
             case Noticed():
                 for blow in self._struck(event.fault.step):
-                    blow.strike.noticed_step = blow.strike.noticed_step or event.fault.step
+                    if blow.strike.noticed_step is None:
+                        blow.strike.noticed_step = event.fault.step
                     blow.strike.action = event.action.value
                     blow.strike.reason = event.reason
                     if blow.before and event.fault.mended and blow.fault.where != "tag":
@@ -182,14 +185,18 @@ def watched_steps(script: Sequence[ScriptedFault]) -> set[int]:
     return {f.step if f.kind in LEAVE else f.step + 1 for f in script}
 
 
-def check(loop: Loop, fault: ScriptedFault) -> None:
-    """Refuse a fault that cannot strike this run. Raises `BadJob`."""
-    slots = len(loop.stage.placement.devices)
-    if fault.slot >= slots:
-        raise BadJob(f"A fault strikes slot {fault.slot}; the slots are 0 to {slots - 1}.")
-    if fault.kind in BATCH:
-        batch_leaf(loop.batch_names, fault)
-        if fault.kind == "marker" and -99.0 not in loop.workload.traits.gate.markers:
-            raise BadJob(f"The workload {loop.workload.name} does not treat -99 as a marker.")
-    if fault.kind in MEMORY:
-        struck_arrays(loop, fault)
+def check(script: Sequence[ScriptedFault], workload: Workload, form: Form, batch: Any) -> None:
+    """Refuse faults that cannot strike this run, before it begins; `batch` is an example or its shapes. Raises
+    `BadJob`."""
+    named = named_leaves(batch)
+    for fault in script:
+        if fault.slot >= form.devices:
+            raise BadJob(f"A fault strikes slot {fault.slot}; the slots are 0 to {form.devices - 1}.")
+        if fault.kind in BATCH:
+            name, leaf = named[batch_leaf(tuple(n for n, _ in named), fault)]
+            if not jnp.issubdtype(leaf.dtype, jnp.inexact) or 0 in leaf.shape:
+                raise BadJob(f"The batch's {name!r} holds no real numbers that could become {fault.kind}.")
+            if fault.kind == "marker" and -99.0 not in workload.traits.gate.markers:
+                raise BadJob(f"The workload {workload.name} does not treat -99 as a marker.")
+        if fault.kind in MEMORY:
+            struck_arrays(form, fault)

@@ -10,7 +10,7 @@ import numpy as np
 from ..devices import Placement, assemble, shards_by_slot
 from ..errors import BadJob
 from ..keeper import Loop
-from ..keeper._form import TAGS
+from ..keeper._form import TAGS, Form
 from ..kernels.layout import Layout
 from ..seal._host import words_of
 from ._script import ScriptedFault
@@ -18,19 +18,22 @@ from ._script import ScriptedFault
 VALUES = {"nan": np.nan, "inf": np.inf, "marker": -99.0}
 
 
-def struck_arrays(loop: Loop, fault: ScriptedFault) -> tuple[list[int], slice]:
+def struck_arrays(form: Form, fault: ScriptedFault) -> tuple[list[int], slice]:
     """Which arrays of the flattened kept state are struck, and which of their joined words.
 
     Leaves come first in it, then parity, marks and guard of each unit, then the tag. Damage to data sees the whole unit
     that the leaf is sealed in, since banks are cut across it.
     """
-    form = loop.form
     names = list(form.names)
     leaf = fault.leaf or names[0]
     if leaf not in names:
         raise BadJob(f"The state has no leaf {leaf!r}; it has {', '.join(names)}.")
     number = names.index(leaf)
+    if not form.plan.leaves[number].words:
+        raise BadJob(f"The state's leaf {leaf!r} is empty; there is nothing to strike.")
     unit = next(i for i, u in enumerate(form.plan.units) if number in u.leaves)
+    if fault.kind == "two_banks" and form.plan.units[unit].words < 2:
+        raise BadJob(f"The state's leaf {leaf!r} is a single word; it has no two banks.")
     if fault.kind == "two_banks" or fault.where == "data":
         leaves = form.plan.units[unit].leaves
         start = sum(form.plan.leaves[i].words for i in leaves[: leaves.index(number)])
@@ -67,7 +70,7 @@ def damage(words: np.ndarray, part: slice, fault: ScriptedFault, rng: np.random.
 
 def strike_memory(loop: Loop, fault: ScriptedFault, rng: np.random.Generator) -> dict[int, np.ndarray]:
     """Damage the live state (the loop must be settled); returns the struck arrays' pieces as they were."""
-    numbers, part = struck_arrays(loop, fault)
+    numbers, part = struck_arrays(loop.form, fault)
     placement = loop.stage.placement
     arrays, treedef = jax.tree.flatten(loop.kept)
     before = {i: piece_now(loop, i, fault.slot) for i in numbers}

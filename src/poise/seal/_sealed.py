@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from ..errors import BadInput
@@ -145,7 +146,7 @@ def _pieces(by_mesh: dict[Mesh, list[int]], arrays: list[Array]) -> Iterator[tup
 
 
 def _as_array(name: str, leaf: Any) -> Array:
-    if isinstance(leaf, jax.core.Tracer):
+    if isinstance(leaf, Tracer):
         raise BadInput(f"The leaf {name!r} is traced; seal concrete arrays, outside jit.")
     if isinstance(leaf, Array):
         return leaf
