@@ -269,7 +269,13 @@ class Loop:
 
     def _check_batch(self, batch: Any) -> None:
         want = self.builder.batch_shapes
-        if jax.tree.structure(batch) != jax.tree.structure(want):
+        leaves, treedef = jax.tree.flatten(batch)
+        if treedef == self.builder.batch_treedef and all(
+            getattr(x, "dtype", None) == w.dtype and np.shape(x) == w.shape
+            for x, w in zip(leaves, self.builder.batch_leaves, strict=True)
+        ):
+            return
+        if treedef != self.builder.batch_treedef:
             raise BadInput(
                 f"The batch has the structure {jax.tree.structure(batch)}, accepted is {jax.tree.structure(want)}."
             )

@@ -29,6 +29,7 @@ class Ready:
 
     exe: Executables
     share: Callable[[Kept], Array] | None
+    batch_shardings: Any
 
 
 class Stage:
@@ -63,7 +64,7 @@ class Stage:
 
     def put(self, batch: Any) -> Any:
         """The batch on the devices; one call for all leaves, since a call each costs more than the bytes."""
-        return jax.device_put(batch, jax.tree.map(self.placement.sharding, self.builder.batch_specs))
+        return jax.device_put(batch, self.ready.batch_shardings)
 
     def put_leaves(self, leaves: tuple[Any, ...]) -> tuple[Array, ...]:
         """Global leaves on the devices, copied first so that no donation can reach the caller's memory."""
@@ -117,7 +118,8 @@ class Stage:
     def _build(self, placement: Placement) -> Ready:
         with self.precision():
             share = build_share(self.form, placement) if self.source == "parity" else None
-            return Ready(self.builder(placement), share)
+            shardings = jax.tree.map(placement.sharding, self.builder.batch_specs)
+            return Ready(self.builder(placement), share, shardings)
 
 
 def peer_of(slot: int, form: Form, placement: Placement) -> int | None:

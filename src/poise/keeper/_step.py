@@ -17,11 +17,11 @@ from jax.sharding import PartitionSpec as P
 
 from ..devices import Placement
 from ..gate import Gate
-from ..kernels.ref import Check, Seal
-from ..seal._shard import check_shard, heal_shard, repair_shard, seal_counting, seal_shard
-from ..seal._words import to_words
+from ..kernels.ref import Seal
+from ..seal._shard import check_shard, heal_shard, repair_shard, seal_shard, total
 from ._code import Code
 from ._form import TAGS, Form, Kept, broadcast_specs
+from ._judge import count_bad, majority, seal_next, slot_number, state_health
 from ._workload import Traits, Workload
 
 COLUMNS = (
@@ -63,6 +63,7 @@ class Builder:
         self.workload, self.form, self.fused = workload, form, fused
         self.traits: Traits = workload.traits
         self.batch_shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batch)
+        self.batch_leaves, self.batch_treedef = jax.tree.flatten(self.batch_shapes)
         self.batch_specs = jax.tree.structure(batch).unflatten(broadcast_specs(workload.batch_specs(), batch))
 
     def __call__(self, placement: Placement) -> Executables:
@@ -144,10 +145,7 @@ class Builder:
             return clean, health.row()[None]
 
         def judge(kept: Kept, next_leaves: tuple[Array, ...], row: Array, ctl: Array) -> tuple[tuple[Seal, ...], Array]:
-            zero = jnp.int32(0)
-            each = check_shard(form.plan, kept.leaves, kept.seals)
-            seen = Check(*(jnp.stack((zero, *field)).sum(dtype=jnp.int32) for field in zip(*each, strict=True))) if each else None
-            seen = seen or Check(zero, zero, zero)
+            seen = total(check_shard(form.plan, kept.leaves, kept.seals))
             tag, tag_off = majority(kept.tag)
             if in_place:
                 seals, bad = (), jnp.int32(0)
@@ -224,72 +222,3 @@ class Builder:
             return self._local(mesh, local, ins, (form.kept_specs, form.stacked, form.stacked))(kept, proposal, table)
 
         return commit
-
-
-def slot_number(form: Form) -> Array:
-    """Inside `shard_map`: this device's logical slot."""
-    me = jnp.int32(0)
-    for name, size in form.axes:
-        me = me * size + lax.axis_index(name)
-    return me
-
-
-def majority(tags: Array) -> tuple[Array, Array]:
-    """The tag that at least two of three copies say, and how many copies are off."""
-    a, b, c = tags[0], tags[1], tags[2]
-    tag = jnp.where(b == c, b, a)
-    return tag, (tags != tag).sum().astype(jnp.int32)
-
-
-def seal_next(
-    form: Form, traits: Traits, old: tuple[Array, ...], new: tuple[Array, ...]
-) -> tuple[tuple[Seal, ...], Array]:
-    """Seals of the next state, and how many of its values are bad, in one read where the dtype allows."""
-    seals, total = [], jnp.int32(0)
-    for unit, words in zip(form.plan.units, form.plan.words(new), strict=True):
-        if len(unit.leaves) == 1 and form.plan.leaves[unit.leaves[0]].dtype == jnp.float32:
-            before = to_words(old[unit.leaves[0]]) if traits.newly else None
-            seal, bad = seal_counting(unit, words, bad_bits(words, before, traits.limit))
-        else:
-            seal, bad = seal_counting(unit, words, jnp.zeros(words.shape, bool))
-            for i in unit.leaves:
-                bad = bad + count_bad(new[i], old[i] if traits.newly else None, traits.limit)
-        seals.append(seal)
-        total = total + bad
-    return tuple(seals), total
-
-
-def bad_bits(words: Array, before: Array | None, limit: float | None) -> Array:
-    """Which float32 bit patterns are NaN, infinite or beyond the limit: without the sign they order like integers."""
-    largest = jnp.finfo(jnp.float32).max if limit is None else min(limit, float(jnp.finfo(jnp.float32).max))
-    bound = lax.bitcast_convert_type(jnp.float32(largest), jnp.uint32) << 1
-    bad = (words << 1) > bound
-    return bad if before is None else bad & ~((before << 1) > bound)
-
-
-def count_bad(leaf: Array, before: Array | None, limit: float | None) -> Array:
-    """How many values of a leaf of any dtype are bad (and were not before)."""
-    if not jnp.issubdtype(leaf.dtype, jnp.inexact):
-        return jnp.int32(0)
-    real = leaf.real.dtype if jnp.issubdtype(leaf.dtype, jnp.complexfloating) else leaf.dtype
-    largest = float(jnp.finfo(real).max)
-    bound = jnp.asarray(largest if limit is None else min(limit, largest), real)
-
-    def bad(x: Array) -> Array:
-        if jnp.issubdtype(x.dtype, jnp.complexfloating):
-            return ~((jnp.abs(x.real) <= bound) & (jnp.abs(x.imag) <= bound))
-        return ~(jnp.abs(x) <= bound)
-
-    mask = bad(leaf) if before is None else bad(leaf) & ~bad(before)
-    return mask.sum().astype(jnp.int32)
-
-
-def state_health(traits: Traits, old: tuple[Array, ...], new: tuple[Array, ...]) -> Array:
-    """Cause and place of what was bad in a next state: a gate row, made only when it was not committed."""
-    limit = float(jnp.finfo(jnp.float64).max) if traits.limit is None else traits.limit
-    if traits.newly:
-        new = tuple(
-            jnp.where(jnp.isfinite(b), a, jnp.zeros_like(a)) if jnp.issubdtype(a.dtype, jnp.inexact) else a
-            for a, b in zip(new, old, strict=True)
-        )
-    return Gate(limit=limit)(new)[1].row()

@@ -3,6 +3,7 @@
 from ._adamw import adamw as adamw
 from ._native import Available as Available
 from ._native import available as available
+from ._native import platforms as platforms
 from ._native import use as use
 from ._seal import check as check
 from ._seal import limit_bits as limit_bits

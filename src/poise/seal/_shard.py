@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 import jax.numpy as jnp
 from jax import Array, lax
-from jaxtyping import Bool, Int32, UInt32
+from jaxtyping import Int32, UInt32
 
+from .. import kernels
 from ..kernels import ref
+from ..kernels.layout import BANKS
 from ..kernels.ref import Check, Mended, Seal
 from ._plan import Plan, Unit
 
@@ -19,24 +21,34 @@ def _marks_only(marks: UInt32[Array, "20 G 2"]) -> Seal:
     return Seal(jnp.zeros(0, jnp.uint32), marks, ref.guard_of(marks))
 
 
+def _data_marks(words: Words) -> UInt32[Array, "20 G 2"]:
+    """Marks of the data blocks alone. The compiled kernel makes the parity along with them at no extra read."""
+    return kernels.seal(words).marks[:BANKS] if kernels.platforms() else ref.block_marks(ref.banks(words))
+
+
 def seal_unit(unit: Unit, words: Words) -> Seal:
     """The seal of one unit's words."""
-    return ref.seal(words) if unit.parity else _marks_only(ref.block_marks(ref.banks(words)))
+    return kernels.seal(words) if unit.parity else _marks_only(_data_marks(words))
 
 
-def seal_counting(unit: Unit, words: Words, bad: Bool[Array, " n"]) -> tuple[Seal, Int32[Array, ""]]:
-    """The seal, and the number of true entries of `bad` (one per word), counted in the same pass."""
+def seal_counting(unit: Unit, words: Words, bound: int) -> tuple[Seal, Int32[Array, ""]]:
+    """The seal of float32 words, and in the same read how many have magnitude bits of at least `bound`."""
+    if unit.parity:
+        return kernels.seal_counting(words, bound)
+    bad = (words << jnp.uint32(1)) >= jnp.uint32(bound << 1)
+    if kernels.platforms():
+        return seal_unit(unit, words), bad.sum().astype(jnp.int32)
     blocks = ref.banks(words)
     flags = jnp.pad(bad, (0, blocks.size - bad.shape[0])).reshape(blocks.shape)
     marks, count = ref.block_marks_counting(blocks, flags)
-    return (ref.finish(blocks, marks) if unit.parity else _marks_only(marks)), count
+    return _marks_only(marks), count
 
 
 def check_unit(unit: Unit, words: Words, kept: Seal) -> Check:
     """How many blocks do not match."""
     if unit.parity:
-        return ref.check(words, kept)
-    data = (ref.block_marks(ref.banks(words)) != kept.marks).any(-1).sum().astype(jnp.int32)
+        return kernels.check(words, kept)
+    data = (_data_marks(words) != kept.marks).any(-1).sum().astype(jnp.int32)
     guard = (ref.guard_of(kept.marks) != kept.guard).any(-1).sum().astype(jnp.int32)
     return Check(data, jnp.int32(0), guard)
 
@@ -45,8 +57,8 @@ def repair_unit(unit: Unit, words: Words, kept: Seal) -> tuple[Words, Seal, Mend
     """Mend one unit from its own parity. Without parity only a guard can be mended here; blocks that are off wait for
     `heal_unit`, and count as unrepairable until then."""
     if unit.parity:
-        return ref.repair(words, kept)
-    off = (ref.block_marks(ref.banks(words)) != kept.marks).any(-1)
+        return kernels.repair(words, kept)
+    off = (_data_marks(words) != kept.marks).any(-1)
     right = ~off.any(0)
     fresh = ref.guard_of(kept.marks)
     guard_off = (fresh != kept.guard).any(-1) & right
@@ -98,6 +110,13 @@ def seal_shard(plan: Plan, arrays: Sequence[Array]) -> list[Seal]:
 def check_shard(plan: Plan, arrays: Sequence[Array], seals: Sequence[Seal]) -> list[Check]:
     """Blocks that do not match, unit by unit."""
     return [check_unit(u, w, s) for u, w, s in zip(plan.units, plan.words(arrays), seals, strict=True)]
+
+
+def total(each: Sequence[Check]) -> Check:
+    """The sums over units."""
+    zero = jnp.int32(0)
+    fields = zip(*each, strict=True) if each else ((), (), ())
+    return Check(*(jnp.stack((zero, *field)).sum(dtype=jnp.int32) for field in fields))
 
 
 def repair_shard(

@@ -1,0 +1,80 @@
+"""What one device finds out about a step, inside the compiled program."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from ..gate import Gate
+from ..kernels.ref import Seal
+from ..seal._shard import seal_counting, seal_unit
+from ._form import Form
+from ._workload import Traits
+
+
+def slot_number(form: Form) -> Array:
+    """Inside `shard_map`: this device's logical slot."""
+    me = jnp.int32(0)
+    for name, size in form.axes:
+        me = me * size + lax.axis_index(name)
+    return me
+
+
+def majority(tags: Array) -> tuple[Array, Array]:
+    """The tag that at least two of three copies say, and how many copies are off."""
+    a, b, c = tags[0], tags[1], tags[2]
+    tag = jnp.where(b == c, b, a)
+    return tag, (tags != tag).sum().astype(jnp.int32)
+
+
+def seal_next(
+    form: Form, traits: Traits, old: tuple[Array, ...], new: tuple[Array, ...]
+) -> tuple[tuple[Seal, ...], Array]:
+    """Seals of the next state, and how many of its values are bad, in one read where the dtype allows."""
+    seals, total = [], jnp.int32(0)
+    for unit, words in zip(form.plan.units, form.plan.words(new), strict=True):
+        alone = len(unit.leaves) == 1 and form.plan.leaves[unit.leaves[0]].dtype == jnp.float32
+        if alone and not traits.newly:
+            seal, bad = seal_counting(unit, words, bound_bits(traits.limit))
+        else:
+            seal, bad = seal_unit(unit, words), jnp.int32(0)
+            for i in unit.leaves:
+                bad = bad + count_bad(new[i], old[i] if traits.newly else None, traits.limit)
+        seals.append(seal)
+        total = total + bad
+    return tuple(seals), total
+
+
+def bound_bits(limit: float | None) -> int:
+    """Bits of the smallest float32 magnitude that is bad: without the sign they order like integers, NaN above Inf."""
+    largest = float(np.finfo(np.float32).max)
+    return int(np.float32(largest if limit is None else min(limit, largest)).view(np.uint32)) + 1
+
+
+def count_bad(leaf: Array, before: Array | None, limit: float | None) -> Array:
+    """How many values of a leaf of any dtype are bad (and were not before)."""
+    if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+        return jnp.int32(0)
+    real = leaf.real.dtype if jnp.issubdtype(leaf.dtype, jnp.complexfloating) else leaf.dtype
+    largest = float(jnp.finfo(real).max)
+    bound = jnp.asarray(largest if limit is None else min(limit, largest), real)
+
+    def bad(x: Array) -> Array:
+        if jnp.issubdtype(x.dtype, jnp.complexfloating):
+            return ~((jnp.abs(x.real) <= bound) & (jnp.abs(x.imag) <= bound))
+        return ~(jnp.abs(x) <= bound)
+
+    mask = bad(leaf) if before is None else bad(leaf) & ~bad(before)
+    return mask.sum().astype(jnp.int32)
+
+
+def state_health(traits: Traits, old: tuple[Array, ...], new: tuple[Array, ...]) -> Array:
+    """Cause and place of what was bad in a next state: a gate row, made only when it was not committed."""
+    limit = float(jnp.finfo(jnp.float64).max) if traits.limit is None else traits.limit
+    if traits.newly:
+        new = tuple(
+            jnp.where(jnp.isfinite(b), a, jnp.zeros_like(a)) if jnp.issubdtype(a.dtype, jnp.inexact) else a
+            for a, b in zip(new, old, strict=True)
+        )
+    return Gate(limit=limit)(new)[1].row()
