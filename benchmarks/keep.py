@@ -1,6 +1,6 @@
 """What `poise.keep` costs: kept time over the same training step under `jax.jit`, for models of growing size.
 
-    python benchmarks/keep.py [--devices N]
+python benchmarks/keep.py [--devices N]
 """
 
 from __future__ import annotations
@@ -71,13 +71,13 @@ def main() -> None:
         with poise.keep(step, state, batch, pool=pool, every=max(2, steps // 3)) as keeper:
             plain = jax.tree.map(lambda x: jnp.array(x, copy=True), state)
 
-            def run_plain(n: int) -> None:
+            def run_plain(n: int, jitted: Any = jitted, batch: Any = batch) -> None:
                 nonlocal plain
                 for i in range(n):
                     plain, metrics = jitted(plain, batch(i))
                     jax.block_until_ready(metrics)
 
-            def run_kept(n: int) -> None:
+            def run_kept(n: int, keeper: poise.Keeper = keeper) -> None:
                 keeper.run(keeper.settled + n)
 
             run_plain(2)
