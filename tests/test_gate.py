@@ -108,6 +108,11 @@ def test_zero_may_be_a_marker_when_it_is_not_the_fill():
     assert counts(health) == [0, 0, 0, 2]
 
 
+def test_a_marker_beyond_the_limit_is_counted_once():
+    _, health = Gate(limit=50.0, markers=SENSOR)(jnp.array([-99.0, -999.0, 1.0]))
+    assert counts(health) == [0, 0, 2, 0]
+
+
 def test_markers_are_off_by_default():
     clean, health = Gate()(jnp.array([-99.0, -999.0]))
     assert np.asarray(clean).tolist() == [-99, -999]

@@ -332,6 +332,20 @@ def test_equal_flips_in_two_banks_are_noticed_and_left_alone(n, flip):
     assert mended == {"data": 2, "marks": 0, "parity": 0, "repaired": 0, "unrepairable": 2}
 
 
+def test_equal_flips_in_two_banks_beside_a_block_that_could_be_mended_are_not_blessed():
+    """The parity explains the third block alone; the guard says that the other two marks are right, so their data are
+    not."""
+    n = 20 * 256 * 3 + 7
+    memory, lay = sealed(n).copy(), Layout(n)
+    for row in (2, 11):
+        memory.words[data_index(lay, row, 0, 9)] ^= np.uint32(1 << 31)
+    memory.words[data_index(lay, 5, 0)] ^= np.uint32(77)
+    before = memory.copy()
+    after, mended = mend(memory)
+    assert after.equals(before)
+    assert mended["unrepairable"] == 3
+
+
 def test_words_swapped_between_two_banks_are_noticed():
     n = 20 * 256 * 3 + 7
     lay = Layout(n)
