@@ -56,6 +56,16 @@ def test_a_damaged_file_is_passed_over_for_the_one_before(tmp_path: Path) -> Non
         Keeper(GRID, Pool(jax.devices()[:1], 0), resume=tmp_path)
 
 
+@pytest.mark.parametrize("content", [b"", b"PK\x05\x06" + bytes(18), b"\x93NUMPY", b"{}"])
+def test_whatever_is_wrong_with_the_newest_file_the_one_before_it_counts(tmp_path: Path, content: bytes) -> None:
+    with Keeper(GRID, Pool(jax.devices()[:1], 0), directory=tmp_path) as keeper:
+        keeper.run(2)
+        keeper.finish()
+    (tmp_path / "snapshot-000000009.npz").write_bytes(content)
+    with Keeper(GRID, Pool(jax.devices()[:1], 0), resume=tmp_path) as keeper:
+        assert keeper.settled == 2
+
+
 def test_another_jobs_snapshot_is_refused(tmp_path: Path) -> None:
     with Keeper(GRID, Pool(jax.devices()[:1], 0), directory=tmp_path) as keeper:
         keeper.run(2)

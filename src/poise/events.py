@@ -39,9 +39,10 @@ class Fault:
     """What the keeper noticed, as the policy sees it.
 
     `kind` is one of `nan inf overflow marker` (a step's batch), `state` (the next state is not finite), `memory`,
-    `tag`, `split` (devices disagree), `drain`, `lost`. `device_ids` are those that reported it. `attempt` counts
-    earlier tries of the same step. `mended` is true if sealed memory is already right again. `in_data` is true if the
-    pristine batch on the host is itself bad.
+    `tag`, `replicas` (their proposals differ), `split` (devices disagree about the step), `raised` (the backend gave
+    the step up), `drain`, `lost`. `device_ids` are those that reported it. `attempt` counts earlier tries of the same
+    step. `mended` is true if sealed memory is already right again. `in_data` is true if the pristine batch on the host
+    is itself bad.
     """
 
     step: int

@@ -40,6 +40,8 @@ def decide(registry: Registry, fault: Fault, limits: Limits | None = None) -> De
                 "raised": "the backend gave the step up, and the donated state with it",
             }[fault.kind]
             return Decision(Action.ROLLBACK, f"{why}; back to the last good snapshot")
+        case "replicas":
+            return _replicas(registry, fault, limits)
         case "memory" | "tag":
             return _memory(registry, fault, limits)
         case _:
@@ -55,6 +57,15 @@ def _memory(registry: Registry, fault: Fault, limits: Limits) -> Decision:
     return Decision(Action.REPAIR, "mended in place; the step is replayed")
 
 
+def _replicas(registry: Registry, fault: Fault, limits: Limits) -> Decision:
+    """Replicas that propose different bits: wrong arithmetic somewhere; compute again, then drain the one outvoted."""
+    if fault.attempt == 0:
+        return Decision(Action.RETRY, f"replicas disagree: {fault.where}; computed again")
+    if fault.attempt < limits.tries and len(fault.slots) == 1 and registry.spares:
+        return Decision(Action.DRAIN, "outvoted by the other replicas again", fault.slots[0], registry.spares[0])
+    return Decision(Action.STOP, f"Step {fault.step} cannot be trusted: replicas disagree after {fault.attempt} tries.")
+
+
 def _numbers(registry: Registry, fault: Fault, limits: Limits) -> Decision:
     """A bad batch or a bad next state: first retry; what recurs belongs to the data if the host's own copy is bad, else
     to the device that alone reports it; what recurs on another device as well belongs to the data or the model."""
@@ -63,7 +74,8 @@ def _numbers(registry: Registry, fault: Fault, limits: Limits) -> Decision:
         return Decision(Action.RETRY, f"{fault.kind} in {where}: try again with a fresh copy of the batch")
     if fault.in_data:
         return _give_up(fault, limits, f"the batch itself has {fault.kind} in {where}")
-    if fault.attempt < limits.tries and len(fault.slots) == 1 and registry.spares:
+    if fault.attempt == 1 and len(fault.slots) == 1 and registry.spares:
+        # Once: what recurs on the spare as well is no device's fault.
         reason = f"{fault.kind} in {where} recurs, and the host's copy of the batch is good: the device is suspect"
         return Decision(Action.DRAIN, reason, fault.slots[0], registry.spares[0])
     return _give_up(fault, limits, f"{fault.kind} in {where} recurs after {fault.attempt} tries")

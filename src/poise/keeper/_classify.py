@@ -97,9 +97,23 @@ def classify(seen: Seen, mended: np.ndarray, form: Form, ids: tuple[int, ...], b
         leaf = int(row[4])
         what = next((c for c, n in zip(CAUSES, row[:4], strict=True) if n), "bad value")
         return fault("state", slots, f"{what} in {form.names[leaf]}[{int(row[5])}]" if leaf >= 0 else what)
+    mine = seen.table[:, -2:]
+    if (mine != mine[0]).any():
+        slots, majority = outvoted(mine)
+        return fault(
+            "replicas", slots, "their next states differ" + ("" if majority else ", and no majority says whose")
+        )
     if seen.column("tag_off").any():
         return fault("tag", bad_slots(seen.column("tag_off")), "step tag")
     return fault("split", (), f"agreed {seen.code.name} without a cause", mended=False)
+
+
+def outvoted(prints: np.ndarray) -> tuple[tuple[int, ...], bool]:
+    """Slots whose print is not that of the majority, or all slots if there is no majority."""
+    _, inverse, counts = np.unique(prints, axis=0, return_inverse=True, return_counts=True)
+    if 2 * counts.max() <= len(prints):
+        return tuple(range(len(prints))), False
+    return tuple(int(s) for s in np.flatnonzero(inverse.reshape(-1) != counts.argmax())), True
 
 
 def batch_is_bad(batch: list[np.ndarray], gate: Gate) -> bool:

@@ -46,6 +46,22 @@ def seal_next(
     return tuple(seals), total
 
 
+def prints(form: Form, seals: tuple[Seal, ...]) -> Array:
+    """60 bits of what every device proposes alike: of the guards of units that are replicated over the whole mesh.
+
+    Free: the guards are there anyway. Zero where nothing is replicated, and the same on all devices unless one of them
+    has computed something else than the others.
+    """
+    every = {name for name, size in form.axes if size > 1}
+    both = jnp.zeros(2, jnp.uint32)
+    for unit, seal in zip(form.plan.units, seals, strict=False):
+        if every and set(unit.replicas) == every:
+            turn = lax.broadcasted_iota(jnp.uint32, seal.guard.shape, 0) * jnp.uint32(2) + jnp.uint32(1)
+            both = both * jnp.uint32(3) + (seal.guard * turn).sum(0, dtype=jnp.uint32)
+    # Two bits are given up, so that a row of the table stays a small positive number.
+    return (both >> jnp.uint32(2)).astype(jnp.int32)
+
+
 def bound_bits(limit: float | None) -> int:
     """Bits of the smallest float32 magnitude that is bad: without the sign they order like integers, NaN above Inf."""
     largest = float(np.finfo(np.float32).max)

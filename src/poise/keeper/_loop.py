@@ -17,7 +17,7 @@ from ..devices import Placement, Pool
 from ..errors import BadInput
 from ..events import Decision, Event, Fault, Progress, SnapshotKept, SnapshotRefused, Warmed
 from ..seal._plan import named_leaves
-from ._classify import Seen
+from ._classify import CAUSES, Seen
 from ._code import Code
 from ._form import Form, Kept
 from ._metrics import Metrics
@@ -69,6 +69,8 @@ class Flight:
 class Loop:
     """Keeps one workload on a pool. `decide` is the policy, `emit` hears every event before the loop acts on it.
 
+    `contained` counts, by cause, values that a tolerant workload's gate filled and committed.
+
     Not thread-safe: one thread steps it. Two attributes are places to interfere from, for fault injection:
     `intake(index, attempt, placement, batch)` returns the batch to use, `between(index)` is called between the halves
     where they are apart.
@@ -89,6 +91,7 @@ class Loop:
         self.intake: Callable[[int, int, Placement, Any], Any] | None = None
         self.between: Callable[[int], None] | None = None
         self.rewarm_compiles = 0
+        self.contained = dict.fromkeys(CAUSES, 0)
         self.queue: deque[Flight] = deque()
         self.batches: dict[int, Any] = {}
         self.drops: set[int] = set()
@@ -118,7 +121,8 @@ class Loop:
     def step(self, batch: Any = None) -> Metrics:
         """Take the next batch (the workload's own if None) and run ahead; returns that step's metrics."""
         index = self.wanted
-        batch = self.workload.batch(index) if batch is None else batch
+        # A loader may reuse its buffers, and a replay needs what was given here.
+        batch = self.workload.batch(index) if batch is None else jax.tree.map(own, batch)
         self._check_batch(batch)
         self.batches[index] = batch
         self.wanted += 1
@@ -233,6 +237,9 @@ class Loop:
         self.settled = index + 1
         if seen.code == Code.GO:
             self.snapshots.confirm(index)
+            if self.workload.traits.tolerant:
+                for cause in CAUSES:
+                    self.contained[cause] += int(seen.column(cause).sum())
         metrics = self._metrics.get(index)
         if metrics is not None:
             metrics.fill(flight.metrics)
@@ -283,3 +290,8 @@ class Loop:
             if np.shape(x) != w.shape or getattr(x, "dtype", None) != w.dtype:
                 got = f"{np.shape(x)} {getattr(x, 'dtype', type(x).__name__)}"
                 raise BadInput(f"The batch's {name!r} is {got}; accepted is {w.shape} {w.dtype}.")
+
+
+def own(x: Any) -> Any:
+    """A copy of a host array; device arrays cannot change."""
+    return np.array(x, copy=True) if isinstance(x, np.ndarray) else x

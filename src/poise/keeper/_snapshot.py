@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import re
-import zipfile
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,20 +129,24 @@ def read(directory: Path, job: str, form: Form) -> tuple[int, tuple[np.ndarray, 
     files = snapshot_files(directory) if directory.is_dir() else []
     if not files:
         raise BadInput(f"There is no snapshot to resume from in {directory}; accepted is a directory that a run wrote.")
+    want = [(n, str(s.dtype), s.shape) for n, s in zip(form.names, form.shapes, strict=True)]
     for path in reversed(files):
         try:
-            with np.load(path) as data:
+            # Opened here, since numpy leaves the file open when what is in it is no archive.
+            with open(path, "rb") as file, np.load(file, allow_pickle=False) as data:
                 meta = json.loads(bytes(data["meta"]).decode())
                 raw = [bytes(data[f"leaf{i}"]) for i in range(len(meta["leaves"]))]
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile, json.JSONDecodeError):
+            said = [(x["name"], x["dtype"], tuple(x["shape"])) for x in meta["leaves"]]
+            step, written_for, version, mark = int(meta["step"]), meta["job"], meta["version"], meta["fingerprint"]
+        except Exception:  # whatever is wrong with the newest file, the one before it may be good
             continue
-        said = [(x["name"], x["dtype"], tuple(x["shape"])) for x in meta["leaves"]]
-        want = [(n, str(s.dtype), s.shape) for n, s in zip(form.names, form.shapes, strict=True)]
-        if meta.get("version") != VERSION or meta["job"] != job or said != want:
-            raise BadInput(f"{path} holds a state of {meta['job']} with {said}; this job needs {want}.")
+        if version != VERSION or written_for != job or said != want:
+            raise BadInput(f"{path} holds a state of {written_for} with {said}; this job needs {want}.")
+        if any(len(b) != s.size * s.dtype.itemsize for b, s in zip(raw, form.shapes, strict=True)):
+            continue
         leaves = tuple(np.frombuffer(b, s.dtype).reshape(s.shape).copy() for b, s in zip(raw, form.shapes, strict=True))
-        if fingerprint(leaves) == meta["fingerprint"]:
-            return int(meta["step"]), leaves
+        if fingerprint(leaves) == mark:
+            return step, leaves
     raise BadInput(f"No snapshot in {directory} is intact; all {len(files)} fail their fingerprints.")
 
 

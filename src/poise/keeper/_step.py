@@ -21,11 +21,12 @@ from ..kernels.ref import Seal
 from ..seal._shard import check_shard, heal_shard, repair_shard, seal_shard, total
 from ._code import Code
 from ._form import TAGS, Form, Kept, broadcast_specs
-from ._judge import count_bad, majority, seal_next, slot_number, state_health
+from ._judge import count_bad, majority, prints, seal_next, slot_number, state_health
 from ._workload import Traits, Workload
 
 COLUMNS = (
     "code", "tag", "tag_off", "nan", "inf", "overflow", "marker", "leaf", "index", "state", "data", "parity", "guard",
+    "print_a", "print_b",
 )  # fmt: skip
 """Columns of the table over devices that every proposal carries."""
 
@@ -156,12 +157,15 @@ class Builder:
             batch_bad = jnp.int32(0) if traits.tolerant else row[0, :4].sum(dtype=jnp.int32)
             trouble = seen.data + seen.parity + seen.guard + bad + batch_bad
             mine = jnp.where(trouble > 0, jnp.int32(Code.RETRY), jnp.int32(Code.GO))
-            facts = (jnp.stack((mine, tag, tag_off)), row[0], jnp.stack((bad, *seen)))
+            facts = (jnp.stack((mine, tag, tag_off)), row[0], jnp.stack((bad, *seen)), prints(form, seals))
             table = jnp.zeros((form.devices, len(COLUMNS)), jnp.int32)
             # Rows are at least -1 and nobody else writes mine: shifted by one, the maximum only joins them.
             table = table.at[slot_number(form)].set(jnp.concatenate(facts) + 1)
             table = lax.pmax(table, tuple(name for name, _ in form.axes)) - 1
-            tags = table[:, 1]
+            tags, marks = table[:, 1], table[:, -2:]
+            # Replicas propose the same bits, or somebody computed wrongly.
+            differ = (marks != marks[:1]).any()
+            table = table.at[:, 0].max(jnp.where(differ, jnp.int32(Code.RETRY), jnp.int32(Code.GO)))
             # The host's order holds for its own step only: a no-op behind a withheld step must not drop the wrong
             # batch.
             code = jnp.where(tags[0] == ctl[0], jnp.maximum(table[:, 0].max(), ctl[1]), jnp.int32(Code.RETRY))
