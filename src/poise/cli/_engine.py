@@ -145,7 +145,7 @@ class Unguarded:
 
 @dataclass(frozen=True)
 class Overhead:
-    """Kept seconds over the fastest unguarded run; medians and extremes of what was measured."""
+    """The fastest kept run over the fastest unguarded one, and all that was measured."""
 
     ratio: float
     kept_s: tuple[float, ...]
@@ -163,11 +163,11 @@ class Overhead:
         }
 
 
-def measure_overhead(job: Job, workload: Workload, pool: Pool, steps: int, rounds: int = 3) -> Overhead:
+def measure_overhead(job: Job, workload: Workload, pool: Pool, steps: int, rounds: int = 5) -> Overhead:
     """Total time of the kept run (snapshots included, at least three) over the fastest unguarded run.
 
-    Kept and unguarded runs alternate, so that a slow spell of the machine hits both; the ratio takes the median of the
-    kept ones and the minimum of the unguarded ones.
+    Kept and unguarded runs alternate, so that a slow spell of the machine hits both; the ratio is that of the fastest of
+    either kind, and all times are reported.
     """
     every = max(1, min(job.options.every, steps // 4))
     job = replace(job, options=replace(job.options, every=every))
@@ -175,12 +175,10 @@ def measure_overhead(job: Job, workload: Workload, pool: Pool, steps: int, round
     plain = Unguarded(workload, alone, job.options.depth)
     kept, unguarded = [], []
     snapshots = 0
-    for number in range(rounds + 1):
+    plain.run(min(steps, 2))  # compiles; a kept run is timed after its own compilation
+    for _ in range(rounds):
         events: list[Event] = []
-        outcome = kept_run(job, workload, alone, steps=steps, listen=[events.append])
-        seconds = plain.run(steps)
-        if number:  # the first round compiles
-            kept.append(outcome.seconds)
-            unguarded.append(seconds)
-            snapshots = sum(type(e).__name__ == "SnapshotKept" for e in events)
-    return Overhead(sorted(kept)[len(kept) // 2] / min(unguarded), tuple(kept), tuple(unguarded), steps, snapshots)
+        unguarded.append(plain.run(steps))
+        kept.append(kept_run(job, workload, alone, steps=steps, listen=[events.append]).seconds)
+        snapshots = sum(type(e).__name__ == "SnapshotKept" for e in events)
+    return Overhead(min(kept) / min(unguarded), tuple(kept), tuple(unguarded), steps, snapshots)

@@ -75,12 +75,12 @@ def fault_table(console: Console, said: dict[str, Any]) -> None:
     """The faults, one line each."""
     if not said["faults"]:
         return
-    table = Table(title="What struck, and what became of it", title_justify="left", box=SIMPLE)
+    table = Table(title="What struck, and what became of it", title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
     for name, justify in (
         ("fault", "left"), ("slot", "right"), ("step", "right"), ("noticed", "right"), ("action", "left"),
-        ("bit exact", "left"), ("seconds", "right"), ("compiles", "right"),
+        ("exact", "left"), ("seconds", "right"), ("compiles", "right"),
     ):  # fmt: skip
-        table.add_column(name, justify=justify)  # type: ignore[arg-type]
+        table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
     words = {True: "yes", False: "[red]NO[/red]", None: "-"}
     for f in said["faults"]:
         seconds = "-" if f["seconds"] is None else f"{f['seconds']:.4f}"

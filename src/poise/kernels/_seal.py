@@ -35,7 +35,7 @@ def limit_bits(limit: float) -> int:
 def _counting_twin(words: UInt32[Array, " n"], bits: int) -> list[Array]:
     blocks = ref.banks(words)
     marks, bad = ref.block_marks_counting(blocks, (blocks << jnp.uint32(1)) >= jnp.uint32((bits << 1) & 0xFFFFFFFF))
-    return [*ref.finish(blocks, marks), bad.reshape(1)]
+    return [*ref.finish(words, marks), bad.reshape(1)]
 
 
 def seal_counting(words: UInt32[Array, " n"], bits: int) -> tuple[Seal, Int32[Array, ""]]:

@@ -114,17 +114,27 @@ def guard_of(marks: UInt32[Array, "rows G 2"]) -> UInt32[Array, "G 2"]:
     return block_marks(marks.transpose(1, 0, 2).reshape(marks.shape[1], 2 * marks.shape[0]))
 
 
-def finish(blocks: UInt32[Array, "20 G B"], data_marks: UInt32[Array, "20 G 2"]) -> Seal:
+def parity_of(words: UInt32[Array, " n"]) -> UInt32[Array, " L"]:
+    """The XOR of the banks, slice by slice: padding them first would write the words out once more."""
+    lay = Layout(words.shape[0])
+    parity = jnp.zeros(lay.L, jnp.uint32)
+    for start in range(0, lay.n, max(1, lay.L)):
+        bank = words[start : start + lay.L]
+        parity = parity ^ jnp.pad(bank, (0, lay.L - bank.shape[0]))
+    return parity
+
+
+def finish(words: UInt32[Array, " n"], data_marks: UInt32[Array, "20 G 2"]) -> Seal:
     """Parity, its marks and the guard, for words whose marks are known."""
-    parity = _xor(blocks)
-    marks = jnp.concatenate((data_marks, block_marks(parity, blocks.size)[None]))
-    return Seal(parity.reshape(-1), marks, guard_of(marks))
+    lay = Layout(words.shape[0])
+    parity = parity_of(words)
+    marks = jnp.concatenate((data_marks, block_marks(parity.reshape(lay.G, lay.B), lay.padded)[None]))
+    return Seal(parity, marks, guard_of(marks))
 
 
 def seal(words: UInt32[Array, " n"]) -> Seal:
     """Marks, parity and guard of `words`."""
-    blocks = banks(words)
-    return finish(blocks, block_marks(blocks))
+    return finish(words, block_marks(banks(words)))
 
 
 def check(words: UInt32[Array, " n"], kept: Seal) -> Check:
@@ -172,7 +182,8 @@ def repair(words: UInt32[Array, " n"], kept: Seal) -> tuple[UInt32[Array, " n"],
     good = right | marks_only | one
 
     data = jnp.where((fits & one)[..., None], blocks ^ y, blocks)
-    fresh = finish(data, block_marks(data))
+    fixed = data.reshape(-1)[: words.shape[0]]
+    fresh = finish(fixed, block_marks(data))
     new = Seal(
         jnp.where(good[:, None], fresh.parity.reshape(parity.shape), parity).reshape(-1),
         jnp.where(good[None, :, None], fresh.marks, kept.marks),
@@ -193,4 +204,4 @@ def repair(words: UInt32[Array, " n"], kept: Seal) -> tuple[UInt32[Array, " n"],
     n_parity = count(off_parity) + count(parity_off & ~good)
     lost = count(off & ~good) + count(parity_off & ~good)
     mended = Mended(n_data, n_marks, n_parity, n_data + n_marks + n_parity - lost, lost)
-    return data.reshape(-1)[: words.shape[0]], new, mended
+    return fixed, new, mended
