@@ -1,4 +1,6 @@
 // jax.ffi shims of the gate scan and the gated stencils (CPU), float32 and float64 behind one name.
+#include <cstring>
+
 #include "ffi_common.h"
 
 namespace poise {
@@ -24,7 +26,7 @@ ffi::Error scan(const Any& x, OutAny& clean, OutS32& found, const Gate<T>& gate,
     for (int i = 0; i < 4; ++i) sum[i] += part[i];
     if (part[4] >= 0 && (sum[4] < 0 || part[4] < sum[4])) sum[4] = part[4];
   });
-  for (int i = 0; i < 5; ++i) found->typed_data()[i] = static_cast<int32_t>(sum[i]);
+  for (int i = 0; i < 5; ++i) found->typed_data()[i] = static_cast<int32_t>(i < 4 ? sum[i] - 1 : sum[i]);  // as on CUDA
   return ffi::Error::Success();
 }
 
@@ -36,13 +38,12 @@ ffi::Error GateScan(Any x, Doubles rule, OutAny clean, OutS32 found) {
   return ffi::Error::InvalidArgument("the gate scan takes float32 or float64");
 }
 
-// found = (trips, step of the first, its flat index); -1 where there is none.
+// found = (trips - 1, unused, the first as 64 bits), which CUDA starts with one memset of ones.
 void store(const Trips& trips, OutS32& found) {
   int32_t* out = found->typed_data();
-  const bool any = trips.count > 0;
-  out[0] = static_cast<int32_t>(trips.count < INT32_MAX ? trips.count : INT32_MAX);
-  out[1] = any ? static_cast<int32_t>(trips.first >> 40) : -1;
-  out[2] = any ? static_cast<int32_t>(trips.first & ((uint64_t{1} << 40) - 1)) : -1;
+  out[0] = static_cast<int32_t>((trips.count < INT32_MAX ? trips.count : INT32_MAX) - 1);
+  out[1] = -1;
+  std::memcpy(out + 2, &trips.first, sizeof trips.first);
 }
 
 // `tall` x `wide` cells are one task; 0 chooses: strips of 1024 columns, cut into ranges of rows so that every thread has

@@ -1,5 +1,6 @@
 // One instruction set's kernels: this file is compiled once for each (POISE_ISA and the compiler's flags say which).
 #include "adamw.h"
+#include "record.h"
 #include "scan.h"
 #include "stencil2d.h"
 #include "table.h"
@@ -45,6 +46,13 @@ void scan(const Gate<T>& gate, const T* in, T* out, int64_t a, int64_t b, int64_
   found[0] = s.nan, found[1] = s.inf, found[2] = s.overflow, found[3] = s.marker, found[4] = s.first;
 }
 
+template <int CELL>
+void update(uint32_t* rows, const float* g, const float* hyper, const Gate<float>& gate, int64_t a, int64_t b, int64_t found[2]) {
+  RecordHyper h;
+  std::memcpy(h.a, hyper, sizeof h.a);
+  update_records<CELL>(reinterpret_cast<Record*>(rows), g, h, gate, a, b, found);
+}
+
 template <class T>
 Star<T> star_of(const T* coefficients, int radius) {
   Star<T> k{};
@@ -76,7 +84,8 @@ Trips stencil2(const Stencil2Args<T>& a, int64_t y0, int64_t y1, int64_t x0, int
 const Table& POISE_JOIN(table_, POISE_ISA)() {
   using namespace POISE_ISA;
   static const Table table{POISE_TEXT(POISE_ISA), seal,         seal_counting, check,           repair,
-                           adamw,                 scan<float>, scan<double>,  stencil2<float>, stencil2<double>};
+                           adamw,                 scan<float>, scan<double>,  stencil2<float>, stencil2<double>,
+                           repack<true>,          repack<false>, update<kPim>, update<kPinn>};
   return table;
 }
 

@@ -50,6 +50,10 @@ struct Table {
   void (*scan64)(const Gate<double>&, const double*, double*, int64_t, int64_t, int64_t scan[5]);
   Trips (*stencil2_32)(const Stencil2Args<float>&, int64_t y0, int64_t y1, int64_t x0, int64_t x1);
   Trips (*stencil2_64)(const Stencil2Args<double>&, int64_t y0, int64_t y1, int64_t x0, int64_t x1);
+  void (*pack)(const uint32_t* in, uint32_t* out, int64_t n, int64_t a, int64_t b);
+  void (*unpack)(const uint32_t* in, uint32_t* out, int64_t n, int64_t a, int64_t b);
+  void (*update_pim)(uint32_t* rows, const float* g, const float* hyper, const Gate<float>&, int64_t a, int64_t b, int64_t found[2]);
+  void (*update_pinn)(uint32_t* rows, const float* g, const float* hyper, const Gate<float>&, int64_t a, int64_t b, int64_t found[2]);
 };
 
 const Table& table_base();

@@ -55,16 +55,16 @@ struct Gate {
 // 0 (nothing passes) if the coefficients are not finite.
 template <class T>
 POISE_HD T quiet_bound(const Gate<T>& gate, T growth, T edge, int steps) {
-  double least = static_cast<double>(gate.limit);
+  T least = gate.limit;
   for (int i = 0; i < kMarkers; ++i) {
-    const double m = fabs(static_cast<double>(gate.marker[i])) - static_cast<double>(gate.width[i]);
+    const T m = fabs(gate.marker[i]) - gate.width[i];
     if (i < gate.markers && !(m >= least)) least = m;
   }
-  double factor = 1.0 + 1e-5;
-  for (int i = 0; i < steps; ++i) factor *= growth > T(1) ? static_cast<double>(growth) * (1.0 + 1e-5) : 1.0 + 1e-6;
-  const double bound = least / factor;
-  if (!(bound > 0.0) || !(growth >= T(0)) || !(fabs(static_cast<double>(edge)) < bound)) return T(0);
-  return static_cast<T>(bound * (1.0 - 1e-6));
+  const T each = (growth > T(1) ? growth : T(1)) * T(1.00001);
+  T factor = each;
+  for (int i = 0; i < steps; ++i) factor *= each;
+  const T bound = least / factor;
+  return growth >= T(0) && bound > T(0) && fabs(edge) < bound ? bound : T(0);
 }
 
 enum Edge : int { kPeriodic = 0, kDirichlet = 1, kNeumann = 2, kHalo = 3 };

@@ -5,6 +5,10 @@ from ._native import Available as Available
 from ._native import available as available
 from ._native import platforms as platforms
 from ._native import use as use
+from ._records import BadRows as BadRows
+from ._records import pack as pack
+from ._records import unpack as unpack
+from ._records import update_records as update_records
 from ._seal import check as check
 from ._seal import limit_bits as limit_bits
 from ._seal import repair as repair

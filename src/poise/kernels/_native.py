@@ -28,7 +28,11 @@ HANDLERS = (
     "poise_gate_scan",
     "poise_stencil2d",
     "poise_adamw",
+    "poise_pack",
+    "poise_unpack",
+    "poise_record_update",
 )
+ONLY_CUDA = ("poise_stencil3d",)
 
 _chosen: ContextVar[Which] = ContextVar("poise_kernels", default="native")
 
@@ -60,7 +64,7 @@ def _load(name: str, platform: str) -> str:
         return f"{name} was not built (a C++ compiler was missing at install time)" if platform == "cpu" else ""
     try:
         library = ctypes.CDLL(str(path))
-        for handler in HANDLERS:
+        for handler in HANDLERS + (ONLY_CUDA if platform == "CUDA" else ()):
             jax.ffi.register_ffi_target(handler, jax.ffi.pycapsule(getattr(library, handler)), platform=platform)
     except (OSError, AttributeError) as error:
         return f"{path} does not load: {error}"

@@ -18,6 +18,9 @@ from .ref_stencil import EDGES, Edge, Scan, Trips
 TILE_2D = (0, 0)
 """Rows and columns that one thread streams at a time on the CPU; 0 lets the kernel choose."""
 
+MOST_STEPS = {(2, 1): 20, (2, 2): 6, (3, 1): 4}
+"""Steps that one pass can take, by dimensions and radius: a tile on the GPU loses as many cells at each side."""
+
 
 def gate_scan(x: Float[Array, "*n"], gate: Rule) -> tuple[Float[Array, "*n"], Scan]:
     """A clean copy of `x`, how many entries were bad by cause, and the first of them, in one pass.
@@ -30,12 +33,13 @@ def gate_scan(x: Float[Array, "*n"], gate: Rule) -> tuple[Float[Array, "*n"], Sc
 
     def twin(y: Array) -> list[Array]:
         clean, found = ref_stencil.gate_scan(y, gate)
-        return [clean, jnp.stack(found)]
+        return [clean, jnp.stack([*(c - 1 for c in found[:4]), found.first])]
 
     clean, found = call(
         "poise_gate_scan", twin, [x], [(x.shape, x.dtype), ((5,), jnp.int32)], rule=_rule.encode(gate, x.dtype)
     )
-    return clean, Scan(*(found[i] for i in range(5)))
+    nan, inf, overflow, marker = (found[i] + 1 for i in range(4))
+    return clean, Scan(nan, inf, overflow, marker, found[4])
 
 
 def stencil(
@@ -68,7 +72,7 @@ def stencil(
 
     def twin(v: Array, c: Array) -> list[Array]:
         out, trips = ref_stencil.stencil(v, c, gate, steps=steps, edges=kinds, edge=edge)
-        return [out, jnp.stack(trips)]
+        return [out, jnp.stack([trips.bad - 1, -1 + 0 * trips.bad, trips.cell, (trips.step << 8) | (trips.step >> 8)])]
 
     codes = [np.int32(EDGES.index(k)) for k in kinds]
     attributes: dict[str, Any] = {"edge_y": codes[-2], "edge_x": codes[-1], "radius": np.int32(radius)}
@@ -80,13 +84,15 @@ def stencil(
         f"poise_stencil{u.ndim}d",
         twin,
         [u, coefficients],
-        [(shape, u.dtype), ((3,), jnp.int32)],
+        [(shape, u.dtype), ((4,), jnp.int32)],
+        on=frozenset({"cpu", "cuda"} if u.ndim == 2 else {"cuda"}),
         steps=np.int32(steps),
         edge=np.float64(edge),
         rule=_rule.encode(gate, u.dtype),
         **attributes,
     )
-    return out, Trips(*(found[i] for i in range(3)))
+    # The first trip is step << 40 | cell in 64 bits, all ones if there was none.
+    return out, Trips(found[0] + 1, found[3] >> 8, found[2])
 
 
 def _check_dtype(x: Array) -> None:
@@ -103,8 +109,9 @@ def _check_stencil(u: Array, coefficients: Array, kinds: tuple[Edge, ...], steps
         raise BadInput(f"A {u.ndim}-D stencil has {u.ndim} rows of {widths} coefficients, not {coefficients.shape}.")
     if len(kinds) != u.ndim or any(k not in EDGES for k in kinds):
         raise BadInput(f"Edges are one of {', '.join(EDGES)} for each axis, not {kinds!r}.")
-    if not 1 <= steps <= 64:
-        raise BadInput(f"A pass takes 1 to 64 steps, not {steps}.")
+    most = MOST_STEPS[u.ndim, coefficients.shape[1] // 2]
+    if not 1 <= steps <= most:
+        raise BadInput(f"A {u.ndim}-D pass of this radius takes 1 to {most} steps, not {steps}.")
     radius = coefficients.shape[1] // 2
     if any(k == "neumann" and n < radius for n, k in zip(u.shape, kinds, strict=True)):
         raise BadInput(f"A field of shape {u.shape} is shorter than the stencil's radius {radius}.")

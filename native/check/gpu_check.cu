@@ -1,0 +1,189 @@
+// A small program for compute-sanitizer and for the repair promise on a GPU: seal, check, repair and the sealed AdamW against
+// the CPU headers on random damage. Usage: gpu_check [patterns]. Prints one line; exit status 1 if anything differs.
+#define POISE_ISA check
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <vector>
+
+#include "../cpu/adamw.h"
+#include "../cuda/adamw.cuh"
+#include "../cuda/stencil2d.cuh"
+
+using poise::Layout;
+namespace host = poise::POISE_ISA;
+namespace dev = poise::cuda;
+using Words = std::vector<uint32_t>;
+
+#define MUST(call)                                                              \
+  if (const cudaError_t e = (call); e != cudaSuccess) {                         \
+    std::printf("%s: %s\n", #call, cudaGetErrorString(e));                      \
+    std::exit(1);                                                               \
+  }
+
+struct Sealed {
+  Words words, parity, marks, guard;
+};
+
+struct OnDevice {
+  uint32_t* p[4];
+  explicit OnDevice(const Sealed& s) {
+    const Words* v[4] = {&s.words, &s.parity, &s.marks, &s.guard};
+    for (int i = 0; i < 4; ++i) MUST(cudaMalloc(&p[i], v[i]->size() * 4 + 16));
+    put(s);
+  }
+  void put(const Sealed& s) {
+    const Words* v[4] = {&s.words, &s.parity, &s.marks, &s.guard};
+    for (int i = 0; i < 4; ++i) MUST(cudaMemcpy(p[i], v[i]->data(), v[i]->size() * 4, cudaMemcpyHostToDevice));
+  }
+  void get(Sealed& s) const {
+    Words* v[4] = {&s.words, &s.parity, &s.marks, &s.guard};
+    for (int i = 0; i < 4; ++i) MUST(cudaMemcpy(v[i]->data(), p[i], v[i]->size() * 4, cudaMemcpyDeviceToHost));
+  }
+};
+
+static std::mt19937 rng(std::random_device{}());
+static uint64_t upto(uint64_t n) { return rng() % n; }
+
+static Sealed fresh(int64_t n) {
+  const Layout lay(n);
+  Sealed s{Words(n), Words(lay.L()), Words(42 * lay.G), Words(2 * lay.G)};
+  for (auto& w : s.words) w = rng();
+  host::seal_groups<false>(s.words.data(), lay, 0, lay.G, 0, s.parity.data(), s.marks.data(), s.guard.data());
+  return s;
+}
+
+static void damage(Sealed& s, const Layout& lay) {
+  Words* v[4] = {&s.words, &s.parity, &s.marks, &s.guard};
+  switch (upto(5)) {
+    case 0:  // a few bits anywhere
+      for (int k = 1 + upto(2); k > 0; --k) {
+        Words& a = *v[upto(4)];
+        a[upto(a.size())] ^= 1u << upto(32);
+      }
+      break;
+    case 1: {  // a run of up to a bank
+      const uint32_t x = rng() | 1u;
+      const int64_t at = upto(lay.n), len = 1 + upto(lay.L());
+      for (int64_t i = at; i < at + len && i < lay.n; ++i) s.words[i] ^= x;
+      break;
+    }
+    case 2: {  // equal flips in two banks of one group
+      const int64_t j = upto(lay.L());
+      for (int64_t r : {upto(10), 10 + upto(10)})
+        if (static_cast<int64_t>(r) * lay.L() + j < lay.n) s.words[r * lay.L() + j] ^= 1u << 31;
+      break;
+    }
+    case 3: {  // a mark and its guard
+      const int64_t g = upto(lay.G);
+      s.marks[2 * (upto(21) * lay.G + g)] ^= 5u;
+      s.guard[2 * g] ^= 9u;
+      break;
+    }
+    default:  // a block and a mark of the same group
+      s.words[upto(lay.n)] ^= rng() | 1u;
+      s.marks[upto(s.marks.size())] ^= 3u;
+  }
+}
+
+int main(int argc, char** argv) {
+  const int patterns = argc > 1 ? std::atoi(argv[1]) : 200;
+  int wrong = 0, exact = 0, reported = 0;
+  int32_t* count;
+  MUST(cudaMalloc(&count, 64));
+  for (int64_t n : {1, 300, 2561, 5121, 5120 * 3 + 7, 5120 * 40}) {
+    const Layout lay(n);
+    const Sealed clean = fresh(n);
+    OnDevice d(clean);
+    MUST(cudaMemset(d.p[1], 0xAA, lay.L() * 4));
+    MUST(dev::launch_seal<dev::Kind::kSeal>(nullptr, dev::SealArgs{d.p[0], n, d.p[1], d.p[2], d.p[3], count, 0}, 0));
+    Sealed got = clean;
+    d.get(got);
+    wrong += got.parity != clean.parity || got.marks != clean.marks || got.guard != clean.guard;
+    for (int k = 0; k < patterns / 6; ++k) {
+      Sealed hurt = clean;
+      damage(hurt, lay);
+      d.put(hurt);
+      MUST(dev::launch_seal<dev::Kind::kRepair>(nullptr, dev::SealArgs{d.p[0], n, d.p[1], d.p[2], d.p[3], count, 0}, 5));
+      d.get(got);
+      int32_t c[5];
+      MUST(cudaMemcpy(c, count, sizeof c, cudaMemcpyDeviceToHost));
+      const host::Mended m =
+          host::repair_groups(hurt.words.data(), lay, 0, lay.G, hurt.parity.data(), hurt.marks.data(), hurt.guard.data());
+      wrong += got.words != hurt.words || got.parity != hurt.parity || got.marks != hurt.marks || got.guard != hurt.guard;
+      wrong += c[0] != m.data || c[1] != m.marks || c[2] != m.parity || c[3] != m.repaired || c[4] != m.unrepairable;
+      if (got.words == clean.words && got.parity == clean.parity && got.marks == clean.marks) ++exact;
+      else if (c[4] > 0) ++reported;
+      else ++wrong;
+    }
+  }
+  // The sealed AdamW between launches with flips: equal to the clean run wherever nothing was beyond repair.
+  for (int64_t n : {300, 5121, 5120 * 9 + 31}) {
+    const Layout lay(n);
+    Sealed s[3] = {fresh(n), fresh(n), fresh(n)};
+    for (auto& x : s) {
+      for (auto& w : x.words) w = (w & 0x007FFFFFu) | 0x3F000000u;
+      host::seal_groups<false>(x.words.data(), lay, 0, lay.G, 0, x.parity.data(), x.marks.data(), x.guard.data());
+    }
+    OnDevice a[3] = {OnDevice(s[0]), OnDevice(s[1]), OnDevice(s[2])}, b[3] = {OnDevice(s[0]), OnDevice(s[1]), OnDevice(s[2])};
+    float h[10] = {1e-2f, .9f, .1f, .999f, .001f, 1e-8f, .01f, 2.f, 3.f, 1.f}, *hd, *g;
+    int32_t one = 1, *ok;
+    MUST(cudaMalloc(&hd, sizeof h));
+    MUST(cudaMalloc(&g, n * 4));
+    MUST(cudaMalloc(&ok, 4));
+    MUST(cudaMemcpy(hd, h, sizeof h, cudaMemcpyHostToDevice));
+    MUST(cudaMemcpy(ok, &one, 4, cudaMemcpyHostToDevice));
+    MUST(cudaMemset(g, 0x3C, n * 4));
+    for (int step = 0; step < 6; ++step) {
+      if (step) {  // a run of up to a bank in one array of b
+        Sealed x = s[0];
+        const int which = upto(3);
+        b[which].get(x);
+        // At most a bank less a block, so that no group is hit twice (design/seal-format.md).
+        const int64_t at = upto(n), len = lay.G > 1 ? 1 + upto(lay.L() - lay.B) : 1;
+        for (int64_t i = at; i < at + len && i < n; ++i) x.words[i] ^= 0x5A5A5A5Au;
+        b[which].put(x);
+      }
+      for (auto* set : {a, b}) {
+        dev::AdamWArgs args{};
+        for (int i = 0; i < 3; ++i)
+          args.words[i] = set[i].p[0], args.parity[i] = set[i].p[1], args.marks[i] = set[i].p[2], args.guard[i] = set[i].p[3];
+        args.g = g, args.hyper = hd, args.ok = ok, args.mended = count, args.n = n;
+        MUST(dev::launch_adamw(nullptr, args));
+        int32_t c[15];
+        MUST(cudaMemcpy(c, count, sizeof c, cudaMemcpyDeviceToHost));
+        wrong += c[4] + c[9] + c[14];
+        wrong += set == b && step > 0 && c[3] + c[8] + c[13] == 0;
+      }
+      for (int i = 0; i < 3; ++i) {
+        Sealed x = s[0], y = s[0];
+        a[i].get(x), b[i].get(y);
+        wrong += x.words != y.words || x.parity != y.parity || x.marks != y.marks || x.guard != y.guard;
+        const host::Off off = host::check_groups(x.words.data(), lay, 0, lay.G, x.parity.data(), x.marks.data(), x.guard.data());
+        wrong += off.data + off.parity + off.guard != 0;
+      }
+    }
+  }
+  // A stencil with a bad value and without.
+  {
+    const int n = 300;
+    dev::Plan2<float> p{};
+    float *in, *out, *k, hk[6] = {.1f, .3f, .1f, .1f, .3f, .1f};
+    MUST(cudaMalloc(&in, n * n * 4));
+    MUST(cudaMalloc(&out, n * n * 4));
+    MUST(cudaMalloc(&k, sizeof hk));
+    MUST(cudaMemcpy(k, hk, sizeof hk, cudaMemcpyHostToDevice));
+    for (int fill : {0x3C, 0xFF}) {
+      MUST(cudaMemset(in, fill, n * n * 4));
+      MUST(cudaMemset(count, 0xFF, 16));
+      p.in = in, p.out = out, p.found = count, p.coefficients = k, p.H = p.W = p.in_W = n, p.steps = 5, p.gate.limit = 1e6f;
+      for (int edge : {poise::kPeriodic, poise::kNeumann}) {
+        p.edge_y = p.edge_x = edge;
+        MUST((dev::launch2<float, 16, 8, 1, 2>(nullptr, p, 132)));
+      }
+    }
+  }
+  MUST(cudaDeviceSynchronize());
+  std::printf("gpu_check: %d patterns bit exact, %d reported beyond repair, %d wrong\n", exact, reported, wrong);
+  return wrong != 0;
+}

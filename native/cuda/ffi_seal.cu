@@ -1,0 +1,84 @@
+// jax.ffi shims of seal, check, repair and the sealed AdamW (CUDA).
+#include "adamw.cuh"
+#include "ffi_common.cuh"
+#include "seal.cuh"
+
+namespace poise::cuda {
+namespace {
+
+using U32 = ffi::Buffer<ffi::U32>;
+using OutU32 = ffi::ResultBuffer<ffi::U32>;
+using OutS32 = ffi::ResultBuffer<ffi::S32>;
+
+ffi::Error Seal(cudaStream_t stream, U32 words, OutU32 parity, OutU32 marks, OutU32 guard) {
+  const SealArgs a{words.typed_data(), static_cast<int64_t>(words.element_count()), parity->typed_data(), marks->typed_data(),
+                   guard->typed_data(), nullptr, 0};
+  return outcome(launch_seal<Kind::kSeal>(stream, a, 0));
+}
+
+ffi::Error SealCounting(cudaStream_t stream, U32 words, uint32_t limit_bits, OutU32 parity, OutU32 marks, OutU32 guard,
+                        OutS32 bad) {
+  const SealArgs a{words.typed_data(), static_cast<int64_t>(words.element_count()), parity->typed_data(), marks->typed_data(),
+                   guard->typed_data(), bad->typed_data(), limit_bits << 1};
+  return outcome(launch_seal<Kind::kCount>(stream, a, 1));
+}
+
+ffi::Error Check(cudaStream_t stream, U32 words, U32 parity, U32 marks, U32 guard, OutS32 off) {
+  const SealArgs a{words.typed_data(), static_cast<int64_t>(words.element_count()), parity.typed_data(), marks.typed_data(),
+                   guard.typed_data(), off->typed_data(), 0};
+  return outcome(launch_seal<Kind::kCheck>(stream, a, 3));
+}
+
+ffi::Error Repair(cudaStream_t stream, U32 words, U32 parity, U32 marks, U32 guard, OutU32 words_out, OutU32 parity_out,
+                  OutU32 marks_out, OutU32 guard_out, OutS32 mended) {
+  const U32* in[4] = {&words, &parity, &marks, &guard};
+  OutU32* out[4] = {&words_out, &parity_out, &marks_out, &guard_out};
+  for (int i = 0; i < 4; ++i) {
+    const cudaError_t e = in_place(stream, in[i]->typed_data(), (*out[i])->typed_data(), in[i]->size_bytes());
+    if (e != cudaSuccess) return outcome(e);
+  }
+  const SealArgs a{words_out->typed_data(), static_cast<int64_t>(words.element_count()), parity_out->typed_data(),
+                   marks_out->typed_data(), guard_out->typed_data(), mended->typed_data(), 0};
+  return outcome(launch_seal<Kind::kRepair>(stream, a, 5));
+}
+
+// Arguments and results as in cpu/ffi_adamw.cc.
+ffi::Error AdamW(cudaStream_t stream, ffi::RemainingArgs args, ffi::RemainingRets rets, bool masks, bool low) {
+  if (args.size() != 15 + 2 * size_t{masks} || rets.size() != 13 + size_t{low})
+    return ffi::Error::InvalidArgument("poise_adamw: wrong number of arguments");
+  AdamWArgs a{};
+  for (int s = 0; s < 3; ++s) {
+    uint32_t** const field[4] = {&a.words[s], &a.parity[s], &a.marks[s], &a.guard[s]};
+    for (int k = 0; k < 4; ++k) {
+      auto in = args.get<ffi::AnyBuffer>(4 * s + k);
+      auto out = rets.get<ffi::AnyBuffer>(4 * s + k);
+      const cudaError_t e = in_place(stream, in->untyped_data(), (*out)->untyped_data(), in->size_bytes());
+      if (e != cudaSuccess) return outcome(e);
+      *field[k] = static_cast<uint32_t*>((*out)->untyped_data());
+    }
+  }
+  auto floats = [&](size_t i) { return static_cast<const float*>(args.get<ffi::AnyBuffer>(i)->untyped_data()); };
+  a.g = floats(12), a.hyper = floats(13);
+  a.ok = static_cast<const int32_t*>(args.get<ffi::AnyBuffer>(14)->untyped_data());
+  if (masks) a.lr_mask = floats(15), a.wd_mask = floats(16);
+  a.n = static_cast<int64_t>(args.get<ffi::AnyBuffer>(12)->element_count());
+  a.mended = static_cast<int32_t*>((*rets.get<ffi::AnyBuffer>(12))->untyped_data());
+  if (low) a.low = static_cast<__nv_bfloat16*>((*rets.get<ffi::AnyBuffer>(13))->untyped_data());
+  return outcome(launch_adamw(stream, a));
+}
+
+}  // namespace
+
+POISE_CUDA_HANDLER(poise_seal, Seal, ffi::Ffi::Bind().Ctx<Stream>().Arg<U32>().Ret<U32>().Ret<U32>().Ret<U32>());
+POISE_CUDA_HANDLER(poise_seal_counting, SealCounting,
+                   ffi::Ffi::Bind().Ctx<Stream>().Arg<U32>().Attr<uint32_t>("limit_bits").Ret<U32>().Ret<U32>().Ret<U32>()
+                       .Ret<ffi::Buffer<ffi::S32>>());
+POISE_CUDA_HANDLER(poise_check, Check,
+                   ffi::Ffi::Bind().Ctx<Stream>().Arg<U32>().Arg<U32>().Arg<U32>().Arg<U32>().Ret<ffi::Buffer<ffi::S32>>());
+POISE_CUDA_HANDLER(poise_repair, Repair,
+                   ffi::Ffi::Bind().Ctx<Stream>().Arg<U32>().Arg<U32>().Arg<U32>().Arg<U32>().Ret<U32>().Ret<U32>().Ret<U32>()
+                       .Ret<U32>().Ret<ffi::Buffer<ffi::S32>>());
+POISE_CUDA_HANDLER(poise_adamw, AdamW,
+                   ffi::Ffi::Bind().Ctx<Stream>().RemainingArgs().RemainingRets().Attr<bool>("masks").Attr<bool>("low"));
+
+}  // namespace poise::cuda

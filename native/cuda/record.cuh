@@ -1,0 +1,72 @@
+// Records of 32 bytes: rows <-> channels through shared memory, and the gated update, which reads and writes a row once.
+#pragma once
+#include "poise/record.h"
+#include "warp.cuh"
+
+namespace poise::cuda {
+
+constexpr int kPackRows = 256;              // rows per block, one thread each
+constexpr int kPackPitch = kPackRows + 16;  // channels 16 banks apart: the two halves of a row do not meet in one bank
+
+// TO_ROWS: channels [8][n] into rows [n][8]; else the other way.
+template <bool TO_ROWS>
+__global__ void __launch_bounds__(kPackRows) pack_kernel(const uint32_t* __restrict in, uint32_t* __restrict out, int64_t n) {
+  __shared__ __align__(16) uint32_t tile[8][kPackPitch];
+  const int64_t base = static_cast<int64_t>(blockIdx.x) * kPackRows;
+  const int t = threadIdx.x, c = t / 32, lane = t % 32;
+  const bool aligned = n % 4 == 0;  // then each channel starts on 16 bytes
+  auto channels = [&](auto each) {
+    for (int i = 0; i < 2; ++i) each(i * 128 + 4 * lane);
+  };
+  auto halves = [&](auto each) {
+    for (int i = 0; i < 2; ++i) each((i * kPackRows + t) / 2, t % 2 * 4);
+  };
+  if (TO_ROWS) {
+    channels([&](int r) {
+      const int64_t at = c * n + base + r;
+      if (aligned && base + r + 4 <= n) *reinterpret_cast<uint4*>(&tile[c][r]) = *reinterpret_cast<const uint4*>(in + at);
+      else
+        for (int k = 0; k < 4; ++k) tile[c][r + k] = base + r + k < n ? in[at + k] : 0u;
+    });
+    __syncthreads();
+    halves([&](int r, int f) {
+      if (base + r < n)
+        *reinterpret_cast<uint4*>(out + 8 * (base + r) + f) = make_uint4(tile[f][r], tile[f + 1][r], tile[f + 2][r], tile[f + 3][r]);
+    });
+  } else {
+    halves([&](int r, int f) {
+      if (base + r >= n) return;
+      const uint4 x = *reinterpret_cast<const uint4*>(in + 8 * (base + r) + f);
+      tile[f][r] = x.x, tile[f + 1][r] = x.y, tile[f + 2][r] = x.z, tile[f + 3][r] = x.w;
+    });
+    __syncthreads();
+    channels([&](int r) {
+      const int64_t at = c * n + base + r;
+      if (aligned && base + r + 4 <= n) *reinterpret_cast<uint4*>(out + at) = *reinterpret_cast<const uint4*>(&tile[c][r]);
+      else
+        for (int k = 0; k < 4; ++k)
+          if (base + r + k < n) out[at + k] = tile[c][r + k];
+    });
+  }
+}
+
+template <int CELL>
+__global__ void __launch_bounds__(256) record_kernel(const __grid_constant__ Gate<float> gate, uint32_t* rows, const float* g,
+                                                     const float* hyper, int64_t n, int32_t* found) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * 256 + threadIdx.x;
+  if (i >= n) return;
+  RecordHyper h;
+#pragma unroll
+  for (int k = 0; k < 10; ++k) h.a[k] = hyper[k];
+  uint4* at = reinterpret_cast<uint4*>(rows + 8 * i);
+  const uint4 x = at[0], y = at[1];
+  Record row{{x.x, x.y, x.z, x.w, y.x, y.y, y.z, y.w}};
+  if (update_record<CELL>(row, g[i], h, gate)) {
+    atomicAdd(found, 1);
+    atomicMin(reinterpret_cast<uint32_t*>(found + 1), static_cast<uint32_t>(i));
+  }
+  at[0] = make_uint4(row.word[0], row.word[1], row.word[2], row.word[3]);
+  at[1] = make_uint4(row.word[4], row.word[5], row.word[6], row.word[7]);
+}
+
+}  // namespace poise::cuda
