@@ -3,8 +3,8 @@
     m <- b1 m + (1 - b1) g        v <- b2 v + (1 - b2) g^2
     w <- w - lr (m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps) + weight_decay w)
 
-(Loshchilov and Hutter, 2019.) The parameters are the float32 master copy. What is damaged is rebuilt from parity before it
-is used, also in a step that is withheld; a group beyond repair is left as it was and reported.
+(Loshchilov and Hutter, 2019.) The parameters are the float32 master copy. What is damaged is rebuilt from parity before
+it is used, also in a step that is withheld; a group beyond repair is left as it was and reported.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def adamw(
     eps: float = 1e-8,
     weight_decay: float = 1e-4,
 ) -> AdamW:
-    """AdamW over a sealed state: optax.adamw's defaults and, on clean data, its results to a few units in the last place.
+    """AdamW over a sealed state: optax.adamw's defaults and, on clean data, its results to rounding.
 
     `learning_rate` is a number or a schedule of the step count (any optax schedule). Raises `BadInput` for numbers
     outside their range.

@@ -1,0 +1,185 @@
+// The CPU kernels under the address and undefined-behaviour sanitizers, and the repair promise on random damage. Built and
+// run by tests/test_kernels_sanitizers.py. Usage: cpu_check [patterns]; exit status 1 if anything is wrong.
+#define POISE_ISA check
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <vector>
+
+#include "../cpu/adamw.h"
+#include "../cpu/record.h"
+#include "../cpu/scan.h"
+#include "../cpu/stencil2d.h"
+
+using namespace poise;
+using namespace poise::check;
+using Words = std::vector<uint32_t>;
+
+static std::mt19937 rng(std::random_device{}());
+static int64_t upto(int64_t n) { return static_cast<int64_t>(rng() % static_cast<uint64_t>(n)); }
+
+struct Kept4 {
+  Words words, parity, marks, guard;
+  bool operator==(const Kept4& o) const { return words == o.words && parity == o.parity && marks == o.marks && guard == o.guard; }
+};
+
+static void reseal(Kept4& s) {
+  const Layout lay(static_cast<int64_t>(s.words.size()));
+  s.parity.assign(lay.L(), 0), s.marks.assign(kMarkWords * lay.G, 0), s.guard.assign(2 * lay.G, 0);
+  seal_groups<false>(s.words.data(), lay, 0, lay.G, 0, s.parity.data(), s.marks.data(), s.guard.data());
+}
+
+// What one fault does: a bit or two anywhere, a run of up to a bank less a block, equal flips in two banks, mark and guard.
+static void damage(Kept4& s, const Layout& lay) {
+  Words* v[4] = {&s.words, &s.parity, &s.marks, &s.guard};
+  switch (upto(4)) {
+    case 0:
+      for (int64_t k = 1 + upto(2); k > 0; --k) {
+        Words& a = *v[upto(4)];
+        a[upto(static_cast<int64_t>(a.size()))] ^= 1u << upto(32);
+      }
+      break;
+    case 1: {
+      const uint32_t x = rng() | 1u;
+      const int64_t at = upto(lay.n), len = lay.G > 1 ? 1 + upto(lay.L() - lay.B) : 1;
+      for (int64_t i = at; i < at + len && i < lay.n; ++i) s.words[i] ^= x;
+      break;
+    }
+    case 2: {
+      const int64_t j = upto(lay.L());
+      for (int64_t r : {upto(10), 10 + upto(10)})
+        if (r * lay.L() + j < lay.n) s.words[r * lay.L() + j] ^= 1u << 31;
+      break;
+    }
+    default:
+      const int64_t g = upto(lay.G);
+      s.marks[2 * (upto(kRows) * lay.G + g)] ^= 5u;
+      s.guard[2 * g] ^= 9u;
+  }
+}
+
+static int repairs(int patterns, int& exact, int& reported) {
+  int wrong = 0;
+  for (int64_t n : {1, 21, 300, 2561, 5121, 5120 * 3 + 7, 5120 * 9}) {
+    const Layout lay(n);
+    Kept4 clean{Words(n), {}, {}, {}};
+    for (auto& w : clean.words) w = rng();
+    reseal(clean);
+    for (int k = 0; k < patterns / 7 + 1; ++k) {
+      Kept4 s = clean;
+      damage(s, lay);
+      const Off before = check_groups(s.words.data(), lay, 0, lay.G, s.parity.data(), s.marks.data(), s.guard.data());
+      const bool noticed = before.data || before.parity || before.guard;
+      const Mended m = repair_groups(s.words.data(), lay, 0, lay.G, s.parity.data(), s.marks.data(), s.guard.data());
+      if (s == clean) ++exact;
+      else if (m.unrepairable > 0) ++reported;
+      else ++wrong;
+      wrong += !noticed && !(s == clean);
+    }
+  }
+  return wrong;
+}
+
+static int steps_of_adamw() {
+  int wrong = 0;
+  for (int64_t n : {7, 300, 5121, 5120 * 5 + 77}) {
+    const Layout lay(n);
+    std::vector<float> g(n);
+    std::normal_distribution<float> normal;
+    for (auto& x : g) x = normal(rng);
+    Kept4 a[3], b[3];
+    for (int s = 0; s < 3; ++s) {
+      a[s].words.resize(n);
+      for (auto& w : a[s].words) w = bits_of(std::fabs(normal(rng)));
+      reseal(a[s]);
+      b[s] = a[s];
+    }
+    std::vector<uint16_t> low(n);
+    for (int step = 0; step < 12; ++step) {
+      Kept4& hurt = b[upto(3)];
+      hurt.words[upto(n)] ^= 1u << upto(32);
+      for (Kept4* set : {a, b}) {
+        AdamW args{};
+        for (int s = 0; s < 3; ++s)
+          args.state[s] = Kept{set[s].words.data(), set[s].parity.data(), set[s].marks.data(), set[s].guard.data()};
+        args.g = g.data(), args.low = low.data(), args.ok = step % 4 != 3;
+        args.h = Hyper{1e-2f, .9f, .1f, .999f, .001f, 1e-8f, .01f, 2.f, 3.f, 1.f};
+        Mended m[3] = {};
+        adamw_groups(args, lay, 0, lay.G, m);
+        const int64_t repaired = m[0].repaired + m[1].repaired + m[2].repaired;
+        wrong += repaired != (set == b) || m[0].unrepairable + m[1].unrepairable + m[2].unrepairable != 0;
+      }
+      for (int s = 0; s < 3; ++s) wrong += !(a[s] == b[s]);
+    }
+  }
+  return wrong;
+}
+
+// One pass of T steps against T passes of one, at random shapes and edges, with values that go bad on the way.
+template <class T>
+static int passes() {
+  int wrong = 0;
+  for (int trial = 0; trial < 60; ++trial) {
+    Plan2<T> p{};
+    p.H = 1 + upto(70), p.W = 1 + upto(90), p.steps = static_cast<int>(1 + upto(6)), p.radius = static_cast<int>(1 + upto(2));
+    if (p.H < 2 || p.W < 2) p.radius = 1;
+    p.edge_y = static_cast<int>(upto(3)), p.edge_x = static_cast<int>(upto(3)), p.edge = T(0.25);
+    for (int i = 2 - p.radius; i <= 2 + p.radius; ++i) p.star.cy[i] = p.star.cx[i] = T(0.3) / (1 + (i - 2) * (i - 2));
+    p.star.center = p.star.cy[2] + p.star.cx[2];
+    p.gate.limit = T(3), p.gate.fill = T(0.5);
+    std::vector<T> u(p.H * p.W), once(u.size()), v(u.size()), next(u.size());
+    std::normal_distribution<T> normal;
+    for (auto& x : u) x = normal(rng);
+    u[upto(static_cast<int64_t>(u.size()))] = std::numeric_limits<T>::quiet_NaN();
+    p.quiet = trial % 2 ? quiet_bound(p.gate, p.star.growth(), p.edge, p.steps) : T(0);
+    p.in = u.data(), p.out = once.data();
+    const int64_t ty = 1 + upto(p.H), tx = 1 + upto(p.W);
+    Trips all;
+    for (int64_t y = 0; y < p.H; y += ty)
+      for (int64_t x = 0; x < p.W; x += tx)
+        all += stencil2d(p, y, y + ty < p.H ? y + ty : p.H, x, x + tx < p.W ? x + tx : p.W);
+    Plan2<T> single = p;
+    single.steps = 1, single.quiet = T(0);
+    int64_t count = 0;
+    v = u;
+    for (int t = 0; t < p.steps; ++t) {
+      single.in = v.data(), single.out = next.data();
+      count += stencil2d(single, 0, p.H, 0, p.W).count;
+      v = next;
+    }
+    wrong += v != once || count != all.count;
+  }
+  return wrong;
+}
+
+static int scans_and_records() {
+  int wrong = 0;
+  for (int64_t n : {1, 63, 64, 65, 2049, 5000}) {
+    Gate<float> gate{};
+    gate.limit = 1e6f;
+    std::vector<float> x(n), y(n);
+    for (auto& v : x) v = static_cast<float>(upto(1000));
+    x[n / 2] = INFINITY;
+    const Scan s = gate_scan(gate, x.data(), y.data(), 0, n);
+    wrong += s.inf != 1 || s.first != n / 2 || y[n / 2] != 0.0f;
+    Words rows(8 * n), channels(8 * n), back(8 * n);
+    for (auto& w : rows) w = rng();
+    repack<false>(rows.data(), channels.data(), n, 0, n);
+    repack<true>(channels.data(), back.data(), n, 0, n);
+    wrong += back != rows;
+    std::vector<Record> records(n);
+    std::memcpy(records.data(), rows.data(), 32 * n);
+    int64_t found[2];
+    update_records<kPim>(records.data(), x.data(), RecordHyper{}, gate, 0, n, found);
+    update_records<kPinn>(records.data(), x.data(), RecordHyper{}, gate, 0, n, found);
+  }
+  return wrong;
+}
+
+int main(int argc, char** argv) {
+  int exact = 0, reported = 0;
+  int wrong = repairs(argc > 1 ? std::atoi(argv[1]) : 10000, exact, reported);
+  wrong += steps_of_adamw() + passes<float>() + passes<double>() + scans_and_records();
+  std::printf("cpu_check: %d patterns bit exact, %d reported beyond repair, %d wrong\n", exact, reported, wrong);
+  return wrong != 0;
+}
