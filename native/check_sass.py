@@ -3,7 +3,7 @@
     python native/check_sass.py libpoise_cuda.so [--cuobjdump PATH]
 
 cuobjdump comes with the CUDA toolkit or with the PyPI packages nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm. For the
-loop that does the work of each hot kernel: no local memory, no divergent branch, fused multiply-adds; and 16-byte global
+loop that does the work of each hot kernel: no local memory, no divergent branch, fused multiply-adds; 16-byte global
 accesses in the kernel. Exit status 1 if a claim fails.
 """
 
