@@ -98,7 +98,7 @@ class Form:
             rows = ROWS if unit.parity else BANKS
             seals.append(
                 Seal(
-                    on((n * (lay.L if unit.parity else 0),), words, self.stacked),
+                    on((n * (lay.L if unit.parity else 1),), words, self.stacked),
                     on((n * rows, lay.G, 2), words, self.stacked),
                     on((n * lay.G, 2), words, self.stacked),
                 )
@@ -132,7 +132,7 @@ class Form:
         total = 0
         for unit in self.plan.units:
             lay = Layout(unit.words)
-            total += lay.spare_words if unit.parity else BANKS * lay.G * 2 + lay.G * 2
+            total += lay.spare_words if unit.parity else 1 + BANKS * lay.G * 2 + lay.G * 2
         return 4 * self.devices * total
 
 

@@ -18,7 +18,8 @@ Words = UInt32[Array, " n"]
 
 
 def _marks_only(marks: UInt32[Array, "20 G 2"]) -> Seal:
-    return Seal(jnp.zeros(0, jnp.uint32), marks, ref.guard_of(marks))
+    # One zero word stands for the parity: XLA (JAX 0.11) crashes on empty arrays that are cut over a mesh.
+    return Seal(jnp.zeros(1, jnp.uint32), marks, ref.guard_of(marks))
 
 
 def _data_marks(words: Words) -> UInt32[Array, "20 G 2"]:
