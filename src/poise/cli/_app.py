@@ -119,3 +119,47 @@ def doctor(*, json: Json = None) -> int:
     from ._doctor import doctor as command
 
     return command(json)
+
+
+@app.command
+def bench(*names: str, json: Json = None) -> int:
+    """Time kernels and guards against peers, side by side in one run, on fresh random inputs.
+
+    Parameters
+    ----------
+    names
+        Which ones: stencil2d, stencil3d, adamw-sealed, gate-scan, record-update, pack, unpack, seal, kept; all if none.
+    """
+    from ._measure import bench as command
+
+    return command(names, json)
+
+
+@app.command
+def solve(
+    task: str, *, tol: float | None = None, points: int | None = None, plot: Path | None = None, json: Json = None
+) -> int:
+    """Solve a differential equation forward-only, and measure it against its reference.
+
+    Parameters
+    ----------
+    task
+        One of `poise tasks`.
+    tol
+        Relative error to aim at, instead of the task's own.
+    points
+        Number of collocation points, where the method has them.
+    plot
+        A picture file to write.
+    """
+    from ._measure import solve as command
+
+    return command(task, tol, points, plot, json)
+
+
+@app.command
+def tasks(*, json: Json = None) -> int:
+    """List the tasks that `poise solve` knows."""
+    from ._measure import tasks as command
+
+    return command(json)

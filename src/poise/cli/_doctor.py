@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from .. import __version__
+from ..kernels import available
 from ._output import check_json, console, write_json
 
 
@@ -23,7 +24,7 @@ def doctor(json: str | None) -> int:
     except RuntimeError as error:
         devices, backend = [], None
         problems.append(f"JAX has no usable backend: {str(error).splitlines()[0]}.")
-    native = native_kernels()
+    native = available()
     if backend == "gpu" and not native["cuda"]:
         problems.append("There is a GPU, but poise's CUDA kernels are not built; the jnp twins are used instead.")
     nvml = importlib.util.find_spec("pynvml") is not None
@@ -47,17 +48,8 @@ def doctor(json: str | None) -> int:
     show = console(json)
     show.print(f"poise {__version__}, Python {platform.python_version()}, JAX {jax.__version__}, {sys.platform}")
     show.print(f"backend {backend}: {', '.join(devices)}")
-    show.print(f"native kernels: cpu {native['cpu']}, cuda {native['cuda']} ({native['why']})")
+    why = f" ({native['why']})" if native["why"] else ""
+    show.print(f"native kernels: cpu {native['cpu']}, cuda {native['cuda']}{why}", soft_wrap=True)
     for problem in problems:
         show.print(f"- {problem}")
     return 0
-
-
-def native_kernels() -> dict[str, Any]:
-    """What the kernel layer says of itself."""
-    from .. import kernels
-
-    available = getattr(kernels, "available", None)
-    if available is None:
-        return {"cpu": False, "cuda": False, "why": "this build has the jnp twins only"}
-    return dict(available())

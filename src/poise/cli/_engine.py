@@ -166,8 +166,8 @@ class Overhead:
 def measure_overhead(job: Job, workload: Workload, pool: Pool, steps: int, rounds: int = 5) -> Overhead:
     """Total time of the kept run (snapshots included, at least three) over the fastest unguarded run.
 
-    Kept and unguarded runs alternate, so that a slow spell of the machine hits both; the ratio is that of the fastest of
-    either kind, and all times are reported.
+    Kept and unguarded runs alternate, so that a slow spell of the machine hits both; the ratio is that of the fastest
+    of either kind, and all times are reported.
     """
     every = max(1, min(job.options.every, steps // 4))
     job = replace(job, options=replace(job.options, every=every))

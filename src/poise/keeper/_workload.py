@@ -45,8 +45,15 @@ class Workload(Protocol):
     The state, the batch and the proposal are pytrees of arrays of fixed structure, shape and dtype.
     """
 
-    name: str
-    traits: Traits
+    @property
+    def name(self) -> str:
+        """What reports and snapshot files call it."""
+        ...
+
+    @property
+    def traits(self) -> Traits:
+        """How it wants to be guarded."""
+        ...
 
     def axes(self, n: int) -> dict[str, int]:
         """The mesh for n devices: axis names and sizes. Raises `BadMesh` if n does not suit the workload."""
