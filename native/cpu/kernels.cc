@@ -1,5 +1,6 @@
 // One instruction set's kernels: this file is compiled once for each (POISE_ISA and the compiler's flags say which).
 #include "adamw.h"
+#include "burgers.h"
 #include "record.h"
 #include "scan.h"
 #include "stencil2d.h"
@@ -73,6 +74,13 @@ Trips stencil2(const Stencil2Args<T>& a, int64_t y0, int64_t y1, int64_t x0, int
   return stencil2d(p, y0, y1, x0, x1);
 }
 
+template <class T>
+void burgers(const BurgersArgs<T>& a, int64_t i0, int64_t i1) {
+  const T* k = a.number;
+  burgers_rows(Burgers<T>{a.q, a.base, a.west, a.east, a.south, a.north, a.forcing, a.out, a.nx, a.ny, k[0], k[1], k[2], k[3], k[4]},
+               i0, i1);
+}
+
 }  // namespace
 }  // namespace POISE_ISA
 
@@ -85,6 +93,7 @@ const Table& POISE_JOIN(table_, POISE_ISA)() {
   using namespace POISE_ISA;
   static const Table table{POISE_TEXT(POISE_ISA), seal,         seal_counting, check,           repair,
                            adamw,                 scan<float>, scan<double>,  stencil2<float>, stencil2<double>,
+                           burgers<float>,        burgers<double>,
                            repack<true>,          repack<false>, update<kPim>, update<kPinn>};
   return table;
 }

@@ -39,6 +39,14 @@ struct Stencil2Args {
   Gate<T> gate;
 };
 
+template <class T>
+struct BurgersArgs {
+  const T *q, *base, *west, *east, *south, *north, *forcing;
+  T* out;
+  int64_t nx, ny;
+  T number[5];  // 1 / (2 h), nu / h^2, c_base, c_in, c_rate
+};
+
 struct Table {
   const char* name;
   int64_t (*seal)(const SealArgs&, int64_t g0, int64_t g1);
@@ -50,6 +58,8 @@ struct Table {
   void (*scan64)(const Gate<double>&, const double*, double*, int64_t, int64_t, int64_t scan[5]);
   Trips (*stencil2_32)(const Stencil2Args<float>&, int64_t y0, int64_t y1, int64_t x0, int64_t x1);
   Trips (*stencil2_64)(const Stencil2Args<double>&, int64_t y0, int64_t y1, int64_t x0, int64_t x1);
+  void (*burgers32)(const BurgersArgs<float>&, int64_t i0, int64_t i1);
+  void (*burgers64)(const BurgersArgs<double>&, int64_t i0, int64_t i1);
   void (*pack)(const uint32_t* in, uint32_t* out, int64_t n, int64_t a, int64_t b);
   void (*unpack)(const uint32_t* in, uint32_t* out, int64_t n, int64_t a, int64_t b);
   void (*update_pim)(uint32_t* rows, const float* g, const float* hyper, const Gate<float>&, int64_t a, int64_t b, int64_t found[2]);

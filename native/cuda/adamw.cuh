@@ -43,7 +43,7 @@ struct Stage {
 struct Folded {
   float lr, b1, gm, b2, gv, root, eps, wd;
 
-  __device__ Folded() = default;
+  Folded() = default;
   __device__ explicit Folded(const float* hyper) {
     Hyper h;
     memcpy(&h, hyper, sizeof h);

@@ -1,6 +1,7 @@
 """Compiled kernels and their jnp twins. `ref*.py` says what each computes; callers get the compiled one where it is."""
 
 from ._adamw import adamw as adamw
+from ._burgers import burgers_stage as burgers_stage
 from ._native import Available as Available
 from ._native import available as available
 from ._native import platforms as platforms

@@ -32,7 +32,7 @@ HANDLERS = (
     "poise_unpack",
     "poise_record_update",
 )
-ONLY_CUDA = ("poise_stencil3d",)
+ONLY = {"cuda": ("poise_stencil3d",), "cpu": ("poise_burgers_stage",)}
 
 _chosen: ContextVar[Which] = ContextVar("poise_kernels", default="native")
 
@@ -64,7 +64,7 @@ def _load(name: str, platform: str) -> str:
         return f"{name} was not built (a C++ compiler was missing at install time)" if platform == "cpu" else ""
     try:
         library = ctypes.CDLL(str(path))
-        for handler in HANDLERS + (ONLY_CUDA if platform == "CUDA" else ()):
+        for handler in HANDLERS + ONLY[platform.lower()]:
             jax.ffi.register_ffi_target(handler, jax.ffi.pycapsule(getattr(library, handler)), platform=platform)
     except (OSError, AttributeError) as error:
         return f"{path} does not load: {error}"
