@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Union
+from typing import Any, TypeAlias
 
 from poise.errors import BadInput
 
 TEST = "test of "
 """Names of test functions begin so."""
 
-Operand = Union["Expr", float, int]
-Order = Union[tuple[int, ...], str]
+Operand: TypeAlias = "Expr | float | int"
+Order: TypeAlias = tuple[int, ...] | str
 """Derivative orders, one per axis of the unknown, or one of the two compounds "lap" (Laplacian over its space axes) and
 "dn" (normal derivative); the compounds exist because in a hundred dimensions the sum over axes is the cost."""
 

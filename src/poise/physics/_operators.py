@@ -36,8 +36,8 @@ def test_function(of: Unknown) -> Unknown:
 def weak(integrand: Expr) -> Expr:
     """An equation in weak form: the integral of this expression vanishes for every test function.
 
-    The expression is linear in one test function and its derivatives; test functions vanish where the conditions fix the
-    field (and their slopes where the conditions fix the normal derivative of a fourth-order equation).
+    The expression is linear in one test function and its derivatives; test functions vanish where the conditions fix
+    the field (and their slopes where the conditions fix the normal derivative of a fourth-order equation).
     """
     from ._calculus import atoms
 

@@ -93,7 +93,8 @@ def _in_ball(shape: Shape, s: Any) -> Any:
 
 
 def _on_patches(patches: Sequence[Patch], s: Any, d: int) -> tuple[Any, Any, Any]:
-    """Points spread over patches in proportion to measure: the first coordinate picks the patch and its rest is reused."""
+    """Points spread over patches in proportion to measure: the first coordinate picks the patch and its rest is
+    reused."""
     total = sum(patch.measure for patch in patches)
     share = np.array([patch.measure / total for patch in patches])
     start = np.concatenate([[0.0], np.cumsum(share)[:-1]])

@@ -1,8 +1,8 @@
 """float64 for one computation, never for the user's program.
 
 JAX's default precision is a process-wide switch; a solver that flips it on import changes what every other module
-computes. Everything in `poise.physics` that needs double precision runs inside `double()`, and what it hands back across
-the edge is a NumPy array, so no float64 JAX array leaks into a float32 program.
+computes. Everything in `poise.physics` that needs double precision runs inside `double()`, and what it hands back
+across the edge is a NumPy array, so no float64 JAX array leaks into a float32 program.
 """
 
 from __future__ import annotations

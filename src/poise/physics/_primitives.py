@@ -59,7 +59,8 @@ def Box(*, name: str | None = None, periodic: str = "", **ranges: tuple[float, f
 
 def cube(dimension: int, low: float = 0.0, high: float = 1.0, *, name: str = "faces") -> Shape:
     """A box over the axes x1 … xd, all of its faces called `name`."""
-    return Box(name=name, **{f"x{i + 1}": (low, high) for i in range(dimension)})
+    ranges = {f"x{i + 1}": (low, high) for i in range(dimension)}
+    return Box(name=name, periodic="", **ranges)
 
 
 def Ball(

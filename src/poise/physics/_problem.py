@@ -61,7 +61,7 @@ def measured(of: Expr, points: Any, values: Any, sigma: float = 0.0) -> tuple[Co
 class Problem:
     """What to solve. `time=(start, end)` makes it evolve; its unknowns then have the axis t.
 
-    Raises `BadInput` for a statement that cannot be solved: a boundary without condition or a condition without boundary,
+    Raises `BadInput` for a statement that cannot be solved: a boundary without condition, a condition without boundary,
     a count of equations that differs from that of unknowns, a missing initial condition, an axis that does not exist.
     """
 

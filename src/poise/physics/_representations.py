@@ -32,7 +32,7 @@ class Collocated:
     @in_double
     def value(self, name: str, points: np.ndarray, order: Orders) -> np.ndarray:
         made = [np.zeros(0)]
-        own = [family.axes for family in self.trial.families[name]][0]
+        own = self.trial.families[name][0].axes
         mine = tuple(k for axis, k in zip(self.axes, order, strict=True) if axis in own)
         if sum(mine) != sum(order):
             return np.zeros(len(points))

@@ -1,7 +1,9 @@
 """Regions of space: boxes, discs, balls, polygons, and what unions and differences make of them.
 
-A shape knows its axes, whether a point is inside, and its boundary as patches. A patch has a name (the boundary's name in
-conditions), a measure (length, area, …) and a map from the unit cube to points and outward normals, so that points can be
+A shape knows its axes, whether a point is inside, and its boundary as patches. A patch has a name (the boundary's
+name in
+conditions), a measure (length, area, …) and a map from the unit cube to points and outward normals, so that points
+can be
 made anywhere, one chunk at a time, in proportion to measure. `a - b`, `a | b` and `a & b` combine shapes; the parts of
 the boundary of one that the other hides are masked, and the normals of what is cut out point into the hole.
 """

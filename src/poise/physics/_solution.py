@@ -33,7 +33,8 @@ class Representation(Protocol):
 class Solution:
     """A solved problem.
 
-    Call it with points (n, d), columns by `axes` (t last), or with one array per axis: `solution(x, y)`. The answer is the
+    Call it with points (n, d), columns by `axes` (t last), or with one array per axis: `solution(x, y)`. The answer
+    is the
     first field's values; `solution.field("v", points)` gives any field's, and `dx=1, dy=2, …` ask for derivatives.
     `error_estimate` is the estimated relative L2 error over the region (a-posteriori, without a reference solution).
     """
@@ -101,7 +102,8 @@ class Solution:
             np.savez_compressed(stream, head=np.frombuffer(json.dumps(head).encode(), np.uint8), **arrays)  # type: ignore[arg-type]
 
     def plot(self, path: str | Path | None = None, name: str | None = None, t: float | None = None) -> Any:
-        """A picture of a field over the first one or two space axes (the others at their middle), at time t or the end."""
+        """A picture of a field over the first one or two space axes (the others at their middle), at time t or the
+        end."""
         try:
             import matplotlib.pyplot as plt
         except ImportError as error:

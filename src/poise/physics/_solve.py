@@ -47,8 +47,8 @@ def solve(
     """Solve a problem to a relative L2 error of about `tol`.
 
     The method follows from the problem's class unless given (`METHODS`); `points` fixes the number of points where the
-    method has a choice (rows of collocation; nodes times steps of a march); further options go to the method. The result
-    says how it was solved, what error it estimates and, in `status`, whether that met the tolerance.
+    method has a choice (rows of collocation; nodes times steps of a march); further options go to the method. The
+    result says how it was solved, what error it estimates and, in `status`, whether that met the tolerance.
 
     Raises `BadInput` for a tolerance that is not positive, an unknown method or option.
     """

@@ -21,10 +21,10 @@ class Status(Enum):
 
 _ADVICE = {
     Status.CONVERGED: "The estimated error is below the tolerance.",
-    Status.TOLERANCE_MISSED: "The estimated error is above the tolerance; raise max_features, or accept the stated error.",
-    Status.STALLED: "The nonlinear iteration stopped before its residual did; start nearer, or take smaller steps in the "
+    Status.TOLERANCE_MISSED: "The estimated error is above the tolerance; raise max_features, or accept it as stated.",
+    Status.STALLED: "The nonlinear iteration stopped before its residual did; take smaller steps in the "
     "parameter that makes the problem hard.",
-    Status.ILL_POSED: "The conditions contradict each other or leave the solution undetermined: the residual does not fall "
-    "as features are added; check the conditions' signs and that every boundary has the right number.",
+    Status.ILL_POSED: "The conditions contradict each other or leave the solution undetermined: the residual does "
+    "not fall as features are added; check the conditions' signs and that every boundary has the right number.",
     Status.NOT_FINITE: "Numbers overflowed; take smaller time steps or check coefficients for poles in the region.",
 }

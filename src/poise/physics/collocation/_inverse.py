@@ -1,6 +1,7 @@
 """Unknown coefficients from noisy data: Gauss-Newton on fields and coefficients together.
 
-The equation is kept as a constraint (a weight far above the data's), the data count by their noise, and a Gaussian prior
+The equation is kept as a constraint (a weight far above the data's), the data count by their noise, and a Gaussian
+prior
 says that the unknowns are analytic: their Legendre coefficients fall like 4^-degree (coefficients) and 10 * 2^-degree
 (fields) times their size. The posterior covariance restricted to each unknown is the error estimate
 (`design/physics-inverse.md` has what else was tried).
@@ -74,7 +75,8 @@ def _total(atom: Deriv) -> int:
 
 @functools.lru_cache(maxsize=32)
 def prepared(problem: Problem, degree: int, field_degree: int) -> tuple[Stream, np.ndarray, np.ndarray]:
-    """The stream with one chunk that holds every datum once, its weights, and the start: fields zero, coefficients one."""
+    """The stream with one chunk that holds every datum once, its weights, and the start: fields zero, coefficients
+    one."""
     small = {field.name for field in coefficients_of(problem)}
     shape = problem.domain
     bounds = dict(zip(shape.axes, zip(shape.low, shape.high, strict=True), strict=True))
@@ -119,7 +121,7 @@ def update(r: np.ndarray, prior: np.ndarray, count: int) -> tuple[np.ndarray, np
     """The minimiser for a triangle [R | z] of `count` data and a prior (inverse deviations), and the root R^-1."""
     m = len(prior)
     rows = np.concatenate([r * math.sqrt(count), np.concatenate([np.diag(prior), np.zeros((m, 1))], axis=1)])
-    full = np.linalg.qr(rows, mode="r")
+    full = np.asarray(np.linalg.qr(rows, mode="r"))
     return np.linalg.solve(full[:m, :m], full[:m, m]), np.linalg.inv(full[:m, :m])
 
 

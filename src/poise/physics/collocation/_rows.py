@@ -1,7 +1,7 @@
 """The rows of a least-squares problem, made chunk by chunk from the statement of the problem.
 
-A block is one equation or condition with the cloud of points on which it is to hold. A chunk has a fixed number of rows of
-every block, so that one compiled step serves any number of points: only the count of steps changes.
+A block is one equation or condition with the cloud of points on which it is to hold. A chunk has a fixed number of
+rows of every block, so that one compiled step serves any number of points: only the count of steps changes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from ..features import Family
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """The unknowns' features: per field its families; the coefficients of all fields lie in one vector, field by field."""
+    """The unknowns' features: per field its families; the coefficients of all fields lie in one vector, field by
+    field."""
 
     families: Mapping[str, tuple[Family, ...]]
 
@@ -82,7 +83,8 @@ class Block:
         return self.cloud.measure if self.cloud is not None else 1.0
 
     def at(self, start: Any, offset: float) -> tuple[dict[Any, Any], Any, Any]:
-        """Points, the mask of those that count, and measured values (zero for an equation) for rows start, start+1, …"""
+        """Points, the mask of those that count, and measured values (zero for an equation) for rows start, start+1,
+        …"""
         index = start + jnp.arange(self.rows)
         if self.cloud is not None:
             env, keep = self.cloud.at(index, offset)

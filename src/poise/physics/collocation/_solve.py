@@ -23,9 +23,10 @@ from ._stream import CUTS, Stream, Sums
 
 @dataclass(frozen=True)
 class Options:
-    """`points` (None: twelve rows per feature), the largest number of features, the steps of refinement."""
+    """`points` (None: `oversample` rows per feature), the largest number of features, the steps of refinement."""
 
     points: int | None = None
+    oversample: int = 12
     max_features: int = 1400
     degree: int = 16
     growth: float = 1.6
@@ -45,7 +46,8 @@ class Fit:
 
 
 def weight(problem: Problem, block: Block) -> float:
-    """What a residual is worth as an error: 1 / sum |c| (pi/length)^order, the size of the operator on the longest wave.
+    """What a residual is worth as an error: 1 / sum |c| (pi/length)^order, the size of the operator on the longest
+    wave.
 
     Data with a known noise are worth 1/sigma of it, relative to unit noise.
     """
@@ -87,7 +89,7 @@ def fit(problem: Problem, trial: Trial, options: Options, start: np.ndarray | No
     """Solve with the given features; a nonlinear problem by Gauss-Newton from `start` or from zero."""
     m = trial.count
     stream, weights = prepared(problem, trial)
-    wanted = options.points if options.points is not None else 12 * m
+    wanted = options.points if options.points is not None else options.oversample * m
     chunks = max(1, round(wanted / stream.rows))
     theta = np.zeros(m) if start is None else start
     linear = all(is_linear(block.residual) for block in stream.blocks)
@@ -129,8 +131,8 @@ def estimated(held: Sums, weights: np.ndarray) -> tuple[float, float]:
     """The relative L2 error of the finest solution, from held-out residuals and from the gaps between nested solutions.
 
     Two extrapolations: the last gap times the fall of the residual from one level to the next, and the last gap times
-    the fall of the gaps themselves, summed as a geometric series. Their geometric mean is right within a factor of a few
-    where each alone may be off by ten (`design/physics-estimates.md`).
+    the fall of the gaps themselves, summed as a geometric series. Their geometric mean is right within a factor of a
+    few where each alone may be off by ten (`design/physics-estimates.md`).
     """
     residuals = np.sqrt(np.sum(held.residuals * weights[:, None] ** 2, axis=0))
     size = max(float(np.sum(held.size)), 1e-300)

@@ -145,10 +145,11 @@ class Stream:
         return Sums(r / np.sqrt(chunks), residuals, squares, size, gaps)
 
     def solve(self, triangle: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, float]:
-        """The nested solutions, coarse to fine, as columns (M, LEVELS), and the ratio of the triangle's extreme pivots."""
+        """The nested solutions, coarse to fine, as columns (M, LEVELS), and the ratio of the triangle's extreme
+        pivots."""
         m = self.trial.count
         damp = np.concatenate([np.eye(m) * DAMPING, np.zeros((m, 1))], axis=1)
-        r = np.linalg.qr(np.concatenate([triangle, damp]), mode="r")
+        r = np.asarray(np.linalg.qr(np.concatenate([triangle, damp]), mode="r"))
         nested = np.zeros((m, LEVELS))
         for i, k in enumerate(self.sizes):
             nested[self.order[:k], i] = np.linalg.solve(r[:k, :k], r[:k, m])

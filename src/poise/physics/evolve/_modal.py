@@ -1,7 +1,9 @@
 """Evolutions on a box in eigenmodes of their elliptic part: Legendre-Galerkin in space, exponentials in time.
 
-The linear part of the right side is put in self-adjoint form, r d^m u/dt^m = div(A grad u) - c u (weight r), discretised
-with Legendre polynomials that vanish where the solution does, and diagonalised once. With constant coefficients each axis
+The linear part of the right side is put in self-adjoint form, r d^m u/dt^m = div(A grad u) - c u (weight r),
+discretised
+with Legendre polynomials that vanish where the solution does, and diagonalised once. With constant coefficients each
+axis
 is diagonalised alone and transforms are small matrices per axis (Lynch, Rice & Thomas 1964); otherwise the eigenproblem
 is dense. What is left of the right side is formed at Gauss points. A wave equation, second order in time, becomes
 a' = -i w a with a = w u + i u'.
@@ -28,8 +30,8 @@ from ._normal import DIRICHLET, Normal, tidy
 class Line:
     """Functions of one coordinate: Gauss nodes and weights, and the eigenmodes of -d2/dx2 with the boundary kind.
 
-    `basis` (degree+1, m) holds the modes in orthonormal Legendre coefficients. The modes are orthonormal in L2, which keeps
-    the matrices of variable coefficients well conditioned.
+    `basis` (degree+1, m) holds the modes in orthonormal Legendre coefficients. The modes are orthonormal in L2, which
+    keeps the matrices of variable coefficients well conditioned.
     """
 
     low: float
@@ -313,7 +315,7 @@ class Modal:
         """Modal coefficients of the field itself from snapshots of the state."""
         if self.normal.order == 1:
             return states[:, i]
-        return states[:, i].real / np.sqrt(np.maximum(self.spectra[i][0], 1e-300))
+        return np.real(states[:, i]) / np.sqrt(np.maximum(self.spectra[i][0], 1e-300))
 
 
 def _plain(normal: Normal, key: Any) -> list[tuple[float, tuple[int, ...]]]:

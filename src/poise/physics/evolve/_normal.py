@@ -1,6 +1,7 @@
 """The normal form of an evolution: d^m u/dt^m = F, with zero boundary values.
 
-The right side is read off the equation by its linearisation in the highest time derivative. Boundary values that are not
+The right side is read off the equation by its linearisation in the highest time derivative. Boundary values that are
+not
 zero are lifted: u = lift + w with the transfinite interpolant of the values (Gordon & Hall 1973), all symbolic, so the
 solvers below only meet homogeneous conditions.
 """

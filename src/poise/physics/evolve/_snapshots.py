@@ -1,7 +1,7 @@
 """A solution in time: coefficients at equally spaced instants, interpolated between them.
 
-Along each space axis the coefficients belong to Fourier modes or to orthonormal Legendre polynomials; between instants the
-interpolant is the polynomial through the eight nearest.
+Along each space axis the coefficients belong to Fourier modes or to orthonormal Legendre polynomials; between
+instants the interpolant is the polynomial through the eight nearest.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Snapshots:
             value = value.reshape(len(part), *c.shape[1:])
             for table in tables[1:]:
                 value = np.einsum("pk,pk...->p...", table, value)
-            made.append(value.real)
+            made.append(np.real(value))
         return np.concatenate(made) if made else np.zeros(0)
 
     def _table(self, i: int, x: np.ndarray, n: int, times: int) -> np.ndarray:

@@ -1,6 +1,7 @@
 """March an evolution, refining space and time until the estimated error is below the tolerance.
 
-Time: every run is repeated with half the step, and the difference, with the ratio of successive differences, says what is
+Time: every run is repeated with half the step, and the difference, with the ratio of successive differences, says
+what is
 left (Richardson). Space: the energy in the last stretches of the spectrum, continued as a geometric series. A floor
 for rounding stands under both.
 """
@@ -16,6 +17,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from .._calculus import evaluate
+from .._expr import Const
 from .._precision import in_double
 from .._problem import Problem
 from .._solution import Solution
@@ -145,7 +148,7 @@ def solve_march(problem: Problem, tol: float, options: Options = Options()) -> S
     start = options.nodes or ({1: 128, 2: 32, 3: 16}[d] if kind == "fourier" else {1: 48, 2: 20, 3: 10}[d])
     limit = options.max_nodes or ({1: 8192, 2: 256, 3: 64}[d] if kind == "fourier" else {1: 400, 2: 96, 3: 24}[d])
     nodes = (start,) * d
-    substeps, best, space = 1, None, None
+    substeps, best, space = 2, None, None
     history: list[tuple[tuple[int, ...], int, float, float]] = []
     while True:
         make = fourier_of if kind == "fourier" else modal_of
@@ -196,7 +199,8 @@ def _interpolation(states: np.ndarray) -> float:
     """The relative error of interpolating between instants, from doing so between every second and every fourth one.
 
     Where data are smooth the error falls by 2^WINDOW per halving; where they are not (a boundary layer at the start) it
-    falls more slowly, and the measured ratio says how much. The start, whose interpolant is one-sided, is counted apart.
+    falls more slowly, and the measured ratio says how much. The start, whose interpolant is one-sided, is counted
+    apart.
     """
     if len(states) < 4 * WINDOW + 1 or not np.all(np.isfinite(states)):
         return 0.0
@@ -234,13 +238,23 @@ def _refine_time(
         final = states(1)
         return Run(final, scheme.snapshots, 0.0, *_space(scheme, final), _rounding(problem, scheme)), 1
     coarse, last = states(substeps), math.nan
+    share = _share(problem, scheme, coarse)
+    if substeps > 1 and not fixed:  # a third run, so that the first ratio is measured, not assumed
+        before = states(substeps // 2)
+        last = relative(coarse - before, float(np.sqrt(np.sum(np.abs(coarse) ** 2)))) * share
+        last = last if math.isfinite(last) else math.nan
     while True:
         fine = states(2 * substeps)
         size = float(np.sqrt(np.sum(np.abs(fine) ** 2)))
-        gap = relative(fine - coarse, size) if np.all(np.isfinite(fine)) and np.all(np.isfinite(coarse)) else math.inf
-        ratio = min(max(gap / last, 1.0 / 20.0), 0.9) if math.isfinite(last) and last > 0.0 else 1.0 / 16.0
+        gap = (
+            relative(fine - coarse, size) * share
+            if np.all(np.isfinite(fine)) and np.all(np.isfinite(coarse))
+            else math.inf
+        )
+        ratio = min(max(gap / last, 1.0 / 64.0), 0.9) if math.isfinite(last) and last > 0.0 else 1.0 / 16.0
         in_time = gap * ratio / (1.0 - ratio)
         whole, each = _space(scheme, fine) if math.isfinite(gap) else (math.inf, (math.inf,) * len(scheme.nodes))
+        whole *= share
         substeps *= 2
         enough = in_time <= max(0.5 * tol, 0.1 * whole if math.isfinite(whole) else 0.0)
         if fixed or enough or substeps * scheme.snapshots >= options.max_steps:
@@ -268,6 +282,24 @@ def _march(problem: Problem, scheme: Fourier | Modal) -> Callable[[int], np.ndar
     return states
 
 
+def _share(problem: Problem, scheme: Fourier | Modal, states: np.ndarray) -> float:
+    """The size of what is marched relative to the solution, which has its lift besides; one without lifts."""
+    normal = scheme.normal
+    if isinstance(scheme, Fourier) or all(isinstance(lift, Const) and lift.value == 0.0 for lift in normal.lift):
+        return 1.0
+    assert problem.time is not None
+    d, marched, whole = len(scheme.sizes), 0.0, 0.0
+    if not np.all(np.isfinite(states)):
+        return 1.0
+    for k in np.linspace(0, len(states) - 1, 5).astype(int):
+        t = problem.time[0] + (problem.time[1] - problem.time[0]) * k / (len(states) - 1)
+        for i, lift in enumerate(normal.lift):
+            w = scheme.to_nodes(i, (0,) * d)(scheme.values(i, states[k : k + 1])[0], np)
+            marched += float(np.sum(w**2))
+            whole += float(np.sum((w + np.asarray(evaluate(lift, {**scheme.grid, "t": np.asarray(t)}))) ** 2))
+    return math.sqrt(marched / max(whole, 1e-300))
+
+
 def _rounding(problem: Problem, scheme: Fourier | Modal) -> float:
     """What rounding leaves: eigenvalues of a matrix are good to eps times the largest one, and act for a time."""
     assert problem.time is not None
@@ -282,8 +314,6 @@ def _rounding(problem: Problem, scheme: Fourier | Modal) -> float:
 
 
 def _exact(scheme: Fourier | Modal) -> bool:
-    from .._expr import Const
-
     rest = scheme.split[1] if isinstance(scheme, Fourier) else [part.rest for part in scheme.parts]
     return all(isinstance(node, Const) and node.value == 0.0 for node in rest)
 
@@ -304,7 +334,8 @@ def _finish(
     assert problem.time is not None
     times = np.linspace(*problem.time, scheme.snapshots + 1)
     names = tuple(field.name for field in normal.fields)
-    states = {}
+    states: dict[str, np.ndarray] = {}
+    bases: tuple[tuple[str, float, float], ...] = ()
     for i, name in enumerate(names):
         if isinstance(scheme, Fourier):
             full = np.fft.irfftn(run.states[:, i], scheme.nodes, tuple(range(1, len(scheme.nodes) + 1)))

@@ -1,6 +1,6 @@
 """Powers and logarithms of a complex coordinate: multipoles and logs for holes, singular functions for corners.
 
-w = (z - centre) e^{-i turn} / scale with z = x + iy. Features are Re and Im of w^p, or of w^p log w; all are harmonic, and
+w = (z - centre) e^{-i turn} / scale with z = x + iy. Features are Re and Im of w^p or w^p log w; all are harmonic, and
 every derivative is closed: d_x^a d_y^b Re f = Re(i^b f^(a+b)). The branch cut lies along w = negative reals, so `turn`
 points from a corner into the region.
 """
@@ -75,8 +75,9 @@ def multipoles(centres: Sequence[Sequence[float]], radii: Sequence[float], count
     )
 
 
-def charges(low: Sequence[float], high: Sequence[float], margin: float, per_side: int) -> Harmonics:
-    """Logarithmic sources on a rectangle around the region, `margin` of its size away (method of fundamental solutions).
+def charges(low: Any, high: Any, margin: float, per_side: int) -> Harmonics:
+    """Logarithmic sources on a rectangle around the region, `margin` of its size away (method of fundamental
+    solutions).
 
     They stand for whatever the solution's continuation does beyond the boundary, where polynomials converge slowly.
     """
@@ -94,7 +95,7 @@ def charges(low: Sequence[float], high: Sequence[float], margin: float, per_side
     return Harmonics(("x", "y"), z, np.full(count, max(w, h)), turns, np.arange(count), np.zeros(count), yes, no, level)
 
 
-def powers(low: Sequence[float], high: Sequence[float], count: int) -> Harmonics:
+def powers(low: Any, high: Any, count: int) -> Harmonics:
     """Harmonic polynomials Re and Im of ((z - middle)/size)^n, n = 0 … count."""
     n = np.concatenate([[0], np.repeat(np.arange(1, count + 1), 2)]).astype(float)
     size = len(n)
@@ -110,8 +111,8 @@ def powers(low: Sequence[float], high: Sequence[float], count: int) -> Harmonics
 def corner(at: Sequence[float], turn: float, angle: float, size: float, count: int) -> Harmonics:
     """For a corner of opening `angle` around the direction `turn`: the singular harmonic functions of its wedge.
 
-    r^(k pi/angle) sin and cos of k pi theta/angle, k = 1 … count; where the exponent is whole (a right or straight angle)
-    the power is smooth and its partner r^p log r takes its place (Grisvard 1985; Wasow 1957).
+    r^(k pi/angle) sin and cos of k pi theta/angle, k = 1 … count; where the exponent is whole (a right or straight
+    angle) the power is smooth and its partner r^p log r takes its place (Grisvard 1985; Wasow 1957).
     """
     power = np.pi / angle * np.arange(1, count + 1)
     whole = np.abs(power - np.round(power)) < 1e-9

@@ -1,7 +1,7 @@
 """Products of Legendre polynomials of few coordinates each.
 
-One class serves the dense tensor basis of low dimension and the sparse basis of high dimension: a feature is a product of
-at most r factors, each a polynomial of one coordinate. A Laplacian costs r products per feature, not d.
+One class serves the dense tensor basis of low dimension and the sparse basis of high dimension: a feature is a
+product of at most r factors, each a polynomial of one coordinate. A Laplacian costs r products per feature, not d.
 """
 
 from __future__ import annotations

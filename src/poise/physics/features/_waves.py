@@ -1,6 +1,7 @@
 """Features whose shape is a function of one direction, and their products: sines and ridges.
 
-A ridge is g(w . x + b). Drawn from a distribution the directions make a random-feature network with one hidden layer; as
+A ridge is g(w . x + b). Drawn from a distribution the directions make a random-feature network with one hidden layer;
+as
 a lattice of frequencies they are Fourier modes. Either way d^alpha g(w . x + b) = prod w^alpha g^(|alpha|)(w . x + b).
 """
 

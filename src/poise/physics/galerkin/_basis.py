@@ -1,7 +1,7 @@
 """Legendre combinations with boundary conditions built in, and tensor products of them.
 
-With vanishing value (Dirichlet) or value and slope (clamped) at both ends the combinations are Shen's (1994, eqs. 2.7 and
-3.2): short, and well conditioned for the Laplacian and the bilaplacian.
+With vanishing value (Dirichlet) or value and slope (clamped) at both ends the combinations are Shen's (1994, eqs. 2.7
+and 3.2): short, and well conditioned for the Laplacian and the bilaplacian.
 """
 
 from __future__ import annotations

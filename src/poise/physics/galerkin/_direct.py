@@ -1,7 +1,7 @@
 """Steady linear elliptic problems on boxes by the eigenmodes of their operator: a division per mode.
 
-With constant coefficients each axis is diagonalised alone (Lynch, Rice & Thomas 1964), so twenty wavelengths per axis cost
-a few matrix products; with coefficients that vary the eigenproblem is dense and small.
+With constant coefficients each axis is diagonalised alone (Lynch, Rice & Thomas 1964), so twenty wavelengths per axis
+cost a few matrix products; with coefficients that vary the eigenproblem is dense and small.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def solve_direct(problem: Problem, tol: float, options: Options = Options()) -> 
         full = modal.legendre(0, c[None])
         each = tails(full[:, None], "legendre")
         nearest = float(np.max(np.abs(values)) / max(float(np.min(np.abs(values))), 1e-300))
-        rounding = 1e-18 * nearest  # of the matrices, enlarged where a mode is nearly resonant
+        rounding = 3e-20 * nearest  # of the matrices, enlarged where a mode is nearly resonant
         estimate = math.hypot(*each, 0.0) + rounding + 1e-13
         history.append((sizes, estimate))
         worst = max(each)

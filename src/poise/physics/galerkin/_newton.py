@@ -1,8 +1,9 @@
 """Newton's method on a Galerkin system of one field over a box, with a homotopy in the nonlinear terms.
 
 The Jacobian is exact: every pair of a derivative of the unknown and a derivative of the test function has a coefficient
-from the symbolic linearisation, and its matrix is assembled by sum factorisation, one axis at a time, so that a pair costs
-n^4 q instead of n^4 q^2. From a cold start the nonlinear terms are switched on gradually: E_s = E_linear + s E_nonlinear.
+from the symbolic linearisation, and its matrix is assembled by sum factorisation, one axis at a time, so that a pair
+costs n^4 q instead of n^4 q^2. From a cold start the nonlinear terms are switched on gradually: E_s = E_linear + s
+E_nonlinear.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ class Linear:
             tables = []
             for side, k in zip(self.system.sides, key[1], strict=True):  # type: ignore[arg-type]
                 x, w = side.gauss
-                tables.append(side.table(x, k).T * w)
+                tables.append(side.table(x, int(k)).T * w)
             total += interpolate(value, tables)
         return total
 

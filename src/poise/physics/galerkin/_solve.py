@@ -23,7 +23,8 @@ Sides = dict[tuple[int, int], Expr]
 
 @dataclass(frozen=True)
 class Options:
-    """Degrees start at `start` and grow by `growth`; `measure` weighs errors by a derivative: order 1 for velocities."""
+    """Degrees start at `start` and grow by `growth`; `measure` weighs errors by a derivative: order 1 for
+    velocities."""
 
     start: int = 12
     growth: float = 1.4
@@ -43,7 +44,6 @@ class Shape:
 def boundary(problem: Problem) -> Shape | None:
     """The basis that the conditions call for: none (natural), value, or value and slope; values must be zero."""
     shape = problem.domain
-    field = problem.unknowns[0]
     names = [patch.name for patch in shape.patches]
     value: set[str] = set()
     slope: dict[str, Expr] = {}
