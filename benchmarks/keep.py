@@ -68,7 +68,7 @@ def main() -> None:
         jitted = jax.jit(step, donate_argnums=0)
         steps = max(6, int(2.0 / (6e-9 * size["width"] ** 2 * size["layers"] * size["batch"] * 0.02 + 2e-3)) // 8)
         pool = poise.Pool(jax.devices()[: args.devices], 0)
-        with poise.keep(step, state, batch, pool=pool, every=max(2, steps // 3)) as keeper:
+        with poise.keep(step, state, batch, pool=pool, every=50) as keeper:
             plain = jax.tree.map(lambda x: jnp.array(x, copy=True), state)
 
             def run_plain(n: int, jitted: Any = jitted, batch: Any = batch) -> None:

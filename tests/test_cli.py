@@ -127,6 +127,23 @@ def test_doctor_knows_this_machine(capsys: Any) -> None:
     assert set(report["native"]) == {"cpu", "cuda"}
 
 
+def test_tasks_are_listed_and_unknown_ones_refused(capsys: Any) -> None:
+    assert run_command(["tasks", "--json", "-"]) == 0
+    names = [row["task"] for row in said(capsys)]
+    assert {"wave1d-c", "poisson2d-c", "burgers1d"} <= set(names)
+    assert run_command(["solve", "nope"]) == 2
+    assert run_command(["solve", "wave1d-c", "--tol", "2"]) == 2
+    assert run_command(["bench", "nope"]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 3
+
+
+def test_a_task_is_solved_and_measured(capsys: Any) -> None:
+    assert run_command(["solve", "wave1d-c", "--json", "-"]) == 0
+    report = said(capsys)
+    assert report["status"] == "converged"
+    assert report["rel_l2"] < 1e-9
+
+
 def test_a_workload_of_ones_own_runs(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "examples"))
     assert run_command(["run", "my_workload:Ring", "--active", "2", "--spares", "0", "--json", "-"]) == 0

@@ -34,16 +34,23 @@ def seal_next(
     """Seals of the next state, and how many of its values are bad, in one read where the dtype allows."""
     seals, total = [], jnp.int32(0)
     for unit, words in zip(form.plan.units, form.plan.words(new), strict=True):
-        alone = len(unit.leaves) == 1 and form.plan.leaves[unit.leaves[0]].dtype == jnp.float32
-        if alone and not traits.newly:
+        if len(unit.leaves) == 1 and form.plan.leaves[unit.leaves[0]].dtype == jnp.float32:
             seal, bad = seal_counting(unit, words, bound_bits(traits.limit))
         else:
-            seal, bad = seal_unit(unit, words), jnp.int32(0)
-            for i in unit.leaves:
-                bad = bad + count_bad(new[i], old[i] if traits.newly else None, traits.limit)
+            seal = seal_unit(unit, words)
+            bad = sum((count_bad(new[i], None, traits.limit) for i in unit.leaves), jnp.int32(0))
+        if traits.newly:
+            # The old values are read again only where something is bad at all.
+            pairs = [(new[i], old[i]) for i in unit.leaves]
+            bad = lax.cond(bad > 0, lambda some: newly_bad(some, traits.limit), lambda _: jnp.int32(0), pairs)
         seals.append(seal)
         total = total + bad
     return tuple(seals), total
+
+
+def newly_bad(pairs: list[tuple[Array, Array]], limit: float | None) -> Array:
+    """How many values are bad now and were not before, over pairs of new and old leaves."""
+    return sum((count_bad(new, old, limit) for new, old in pairs), jnp.int32(0))
 
 
 def prints(form: Form, seals: tuple[Seal, ...]) -> Array:
