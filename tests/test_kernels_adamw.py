@@ -52,7 +52,7 @@ def agree(got, want, clean_seal=True):
 
 
 @native
-@pytest.mark.parametrize("n", [1, 21, 2561, 5119, 5120, 5121, 5120 * 3 + 17, 5120 * 40 + 255])
+@pytest.mark.parametrize("n", [1, 2561, 5119, 5121, 5120 * 40 + 255])
 @pytest.mark.parametrize("with_masks", [False, True])
 def test_a_clean_step_equals_the_twin(n, with_masks):
     rng = np.random.default_rng()

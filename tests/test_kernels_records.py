@@ -25,7 +25,7 @@ def test_unpack_undoes_pack(n):
 
 
 @native
-@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("n", [0, 1, 257, 20_011])
 @pytest.mark.parametrize("cell", ["pim", "pinn"])
 def test_update_equals_the_twin(n, cell):
     rng = np.random.default_rng()
