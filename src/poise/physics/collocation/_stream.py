@@ -25,8 +25,10 @@ LEVELS = len(CUTS)
 """Nested problems: the features up to these levels."""
 DAMPING = 2e-14
 """Tikhonov term relative to unit columns: keeps the coefficients of a nearly dependent frame bounded."""
-COMPILER = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
-"""The time goes into LAPACK, not into compiled loops: optimising those costs seconds and saves milliseconds."""
+QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+THOROUGH = {"xla_backend_optimization_level": 1, "xla_cpu_use_fusion_emitters": False}
+MANY = 300
+"""Compiler options below and above this many chunks: few chunks cost less than optimising the loop that makes them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +113,15 @@ class Stream:
 
     @functools.cached_property
     def compiled(self) -> Any:
-        """The pass as an executable."""
+        """The pass as an executable, quickly compiled."""
+        return self._compile(QUICK)
+
+    @functools.cached_property
+    def compiled_for_many(self) -> Any:
+        """The pass as an executable that runs faster and needs no more memory."""
+        return self._compile(THOROUGH)
+
+    def _compile(self, options: dict[str, Any]) -> Any:
         m = self.trial.count
         real = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float64)  # noqa: E731
         arguments = (
@@ -123,7 +133,7 @@ class Stream:
             real(m + 1),
             real(m, LEVELS),
         )
-        return jax.jit(self._pass).lower(*arguments).compile(compiler_options=COMPILER)
+        return jax.jit(self._pass).lower(*arguments).compile(compiler_options=options)
 
     def sweep(
         self,
@@ -140,7 +150,8 @@ class Stream:
         both = np.zeros((m, LEVELS)) if thetas is None else thetas
         offset = FIT if fit else HELD_OUT
         arguments = (np.int64(chunks), np.bool_(fit), np.float64(offset), theta, weights, scale, both)
-        out = self.compiled(*(jnp.asarray(argument) for argument in arguments))
+        executable = self.compiled if chunks < MANY else self.compiled_for_many
+        out = executable(*(jnp.asarray(argument) for argument in arguments))
         r, residuals, squares, size, gaps = (np.asarray(part) for part in out)
         return Sums(r / np.sqrt(chunks), residuals, squares, size, gaps)
 
