@@ -8,7 +8,8 @@ import jax
 import numpy as np
 import pytest
 
-from poise import Keeper, Pool
+from kept import run
+from poise import Keeper, Pool, kernels
 from poise.errors import BadInput, BadMesh
 from poise.physics.grid import Burgers2d
 
@@ -38,6 +39,17 @@ def test_the_decomposition_does_not_matter() -> None:
     assert one == pytest.approx(six, rel=1e-10)
 
 
+@pytest.mark.skipif(not kernels.available()["cpu"], reason="the compiled kernels are not built here")
+def test_the_compiled_stage_agrees_and_is_kept_alike() -> None:
+    workload = Burgers2d(n=32, kernel="native")
+    assert final_error(workload, 4) == pytest.approx(final_error(Burgers2d(n=32), 4), rel=1e-3)
+    script = [{"kind": "bitflip", "step": 4, "slot": 2, "extent": "bank"}, {"kind": "two_banks", "step": 9}]
+    clean = run(workload, steps=14, every=4)
+    struck = run(workload, script, steps=14, every=4, clean=clean)
+    assert struck.fingerprint == clean.fingerprint
+    assert all(s.bit_exact and s.compiles == 0 for s in struck.strikes)
+
+
 def test_the_forcing_accelerates_everything_alike() -> None:
     class Pushed(Burgers2d):
         def batch(self, index: int) -> dict[str, np.ndarray]:
@@ -64,6 +76,7 @@ def test_a_users_initial_state_is_used() -> None:
         ({"dtype": "float16"}, "float32 or float64"),
         ({"steps": 3}, "stable"),
         ({"initial": np.zeros((2, 3, 3))}, "shape"),
+        ({"kernel": "cuda"}, "'xla' or 'native'"),
     ],
 )
 def test_values_that_cannot_work_are_refused(params: dict, says: str) -> None:

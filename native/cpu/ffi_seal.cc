@@ -7,23 +7,28 @@ namespace poise {
 namespace {
 
 using U32 = ffi::Buffer<ffi::U32>;
+using Any = ffi::AnyBuffer;
 using OutU32 = ffi::ResultBuffer<ffi::U32>;
 using OutS32 = ffi::ResultBuffer<ffi::S32>;
 
 constexpr int64_t kLeast = 32;  // groups per chunk: 640 KiB, tens of microseconds
 
+// The words of a buffer of any type of 4 or 8 bytes: XLA would copy it to bitcast it.
+int64_t count(const Any& x) { return static_cast<int64_t>(x.size_bytes() / 4); }
+const uint32_t* words_of(const Any& x) { return static_cast<const uint32_t*>(x.untyped_data()); }
+
 int64_t grain(const Layout& lay) { return grain_of(lay.G, lay.B == kBlock ? kLeast : lay.G); }
 
-ffi::Error Seal(U32 words, OutU32 parity, OutU32 marks, OutU32 guard) {
-  const Layout lay(static_cast<int64_t>(words.element_count()));
-  const SealArgs a{words.typed_data(), lay.n, parity->typed_data(), marks->typed_data(), guard->typed_data()};
+ffi::Error Seal(Any words, OutU32 parity, OutU32 marks, OutU32 guard) {
+  const Layout lay(count(words));
+  const SealArgs a{words_of(words), lay.n, parity->typed_data(), marks->typed_data(), guard->typed_data()};
   Pool::get().run(lay.G, grain(lay), [&](int64_t g0, int64_t g1) { table().seal(a, g0, g1); });
   return ffi::Error::Success();
 }
 
-ffi::Error SealCounting(U32 words, uint32_t limit_bits, OutU32 parity, OutU32 marks, OutU32 guard, OutS32 bad) {
-  const Layout lay(static_cast<int64_t>(words.element_count()));
-  const SealArgs a{words.typed_data(), lay.n, parity->typed_data(), marks->typed_data(), guard->typed_data()};
+ffi::Error SealCounting(Any words, uint32_t limit_bits, OutU32 parity, OutU32 marks, OutU32 guard, OutS32 bad) {
+  const Layout lay(count(words));
+  const SealArgs a{words_of(words), lay.n, parity->typed_data(), marks->typed_data(), guard->typed_data()};
   Total<1> total;
   Pool::get().run(lay.G, grain(lay), [&](int64_t g0, int64_t g1) {
     const int64_t part[1] = {table().seal_counting(a, g0, g1, limit_bits << 1)};
@@ -33,9 +38,9 @@ ffi::Error SealCounting(U32 words, uint32_t limit_bits, OutU32 parity, OutU32 ma
   return ffi::Error::Success();
 }
 
-ffi::Error Check(U32 words, U32 parity, U32 marks, U32 guard, OutS32 off) {
-  const Layout lay(static_cast<int64_t>(words.element_count()));
-  const SealArgs a{words.typed_data(), lay.n, parity.typed_data(), marks.typed_data(), guard.typed_data()};
+ffi::Error Check(Any words, U32 parity, U32 marks, U32 guard, OutS32 off) {
+  const Layout lay(count(words));
+  const SealArgs a{words_of(words), lay.n, parity.typed_data(), marks.typed_data(), guard.typed_data()};
   Total<3> total;
   Pool::get().run(lay.G, grain(lay), [&](int64_t g0, int64_t g1) {
     int64_t part[3];
@@ -68,12 +73,12 @@ ffi::Error Repair(U32 words, U32 parity, U32 marks, U32 guard, OutU32 words_out,
 
 }  // namespace
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(poise_seal, Seal, ffi::Ffi::Bind().Arg<U32>().Ret<U32>().Ret<U32>().Ret<U32>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(poise_seal, Seal, ffi::Ffi::Bind().Arg<Any>().Ret<U32>().Ret<U32>().Ret<U32>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(poise_seal_counting, SealCounting,
-                              ffi::Ffi::Bind().Arg<U32>().Attr<uint32_t>("limit_bits").Ret<U32>().Ret<U32>().Ret<U32>()
+                              ffi::Ffi::Bind().Arg<Any>().Attr<uint32_t>("limit_bits").Ret<U32>().Ret<U32>().Ret<U32>()
                                   .Ret<ffi::Buffer<ffi::S32>>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(poise_check, Check,
-                              ffi::Ffi::Bind().Arg<U32>().Arg<U32>().Arg<U32>().Arg<U32>().Ret<ffi::Buffer<ffi::S32>>());
+                              ffi::Ffi::Bind().Arg<Any>().Arg<U32>().Arg<U32>().Arg<U32>().Ret<ffi::Buffer<ffi::S32>>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(poise_repair, Repair,
                               ffi::Ffi::Bind().Arg<U32>().Arg<U32>().Arg<U32>().Arg<U32>().Ret<U32>().Ret<U32>().Ret<U32>()
                                   .Ret<U32>().Ret<ffi::Buffer<ffi::S32>>());

@@ -7,24 +7,29 @@ namespace poise::cuda {
 namespace {
 
 using U32 = ffi::Buffer<ffi::U32>;
+using Any = ffi::AnyBuffer;
 using OutU32 = ffi::ResultBuffer<ffi::U32>;
 using OutS32 = ffi::ResultBuffer<ffi::S32>;
 
-ffi::Error Seal(cudaStream_t stream, U32 words, OutU32 parity, OutU32 marks, OutU32 guard) {
-  const SealArgs a{words.typed_data(), static_cast<int64_t>(words.element_count()), parity->typed_data(), marks->typed_data(),
+// The words of a buffer of any type of 4 or 8 bytes: XLA would copy it to bitcast it.
+int64_t count(const Any& x) { return static_cast<int64_t>(x.size_bytes() / 4); }
+uint32_t* words_of(const Any& x) { return static_cast<uint32_t*>(x.untyped_data()); }
+
+ffi::Error Seal(cudaStream_t stream, Any words, OutU32 parity, OutU32 marks, OutU32 guard) {
+  const SealArgs a{words_of(words), count(words), parity->typed_data(), marks->typed_data(),
                    guard->typed_data(), nullptr, 0};
   return outcome(launch_seal<Kind::kSeal>(stream, a, 0));
 }
 
-ffi::Error SealCounting(cudaStream_t stream, U32 words, uint32_t limit_bits, OutU32 parity, OutU32 marks, OutU32 guard,
+ffi::Error SealCounting(cudaStream_t stream, Any words, uint32_t limit_bits, OutU32 parity, OutU32 marks, OutU32 guard,
                         OutS32 bad) {
-  const SealArgs a{words.typed_data(), static_cast<int64_t>(words.element_count()), parity->typed_data(), marks->typed_data(),
+  const SealArgs a{words_of(words), count(words), parity->typed_data(), marks->typed_data(),
                    guard->typed_data(), bad->typed_data(), limit_bits << 1};
   return outcome(launch_seal<Kind::kCount>(stream, a, 1));
 }
 
-ffi::Error Check(cudaStream_t stream, U32 words, U32 parity, U32 marks, U32 guard, OutS32 off) {
-  const SealArgs a{words.typed_data(), static_cast<int64_t>(words.element_count()), parity.typed_data(), marks.typed_data(),
+ffi::Error Check(cudaStream_t stream, Any words, U32 parity, U32 marks, U32 guard, OutS32 off) {
+  const SealArgs a{words_of(words), count(words), parity.typed_data(), marks.typed_data(),
                    guard.typed_data(), off->typed_data(), 0};
   return outcome(launch_seal<Kind::kCheck>(stream, a, 3));
 }
@@ -69,12 +74,12 @@ ffi::Error AdamW(cudaStream_t stream, ffi::RemainingArgs args, ffi::RemainingRet
 
 }  // namespace
 
-POISE_CUDA_HANDLER(poise_seal, Seal, ffi::Ffi::Bind().Ctx<Stream>().Arg<U32>().Ret<U32>().Ret<U32>().Ret<U32>());
+POISE_CUDA_HANDLER(poise_seal, Seal, ffi::Ffi::Bind().Ctx<Stream>().Arg<Any>().Ret<U32>().Ret<U32>().Ret<U32>());
 POISE_CUDA_HANDLER(poise_seal_counting, SealCounting,
-                   ffi::Ffi::Bind().Ctx<Stream>().Arg<U32>().Attr<uint32_t>("limit_bits").Ret<U32>().Ret<U32>().Ret<U32>()
+                   ffi::Ffi::Bind().Ctx<Stream>().Arg<Any>().Attr<uint32_t>("limit_bits").Ret<U32>().Ret<U32>().Ret<U32>()
                        .Ret<ffi::Buffer<ffi::S32>>());
 POISE_CUDA_HANDLER(poise_check, Check,
-                   ffi::Ffi::Bind().Ctx<Stream>().Arg<U32>().Arg<U32>().Arg<U32>().Arg<U32>().Ret<ffi::Buffer<ffi::S32>>());
+                   ffi::Ffi::Bind().Ctx<Stream>().Arg<Any>().Arg<U32>().Arg<U32>().Arg<U32>().Ret<ffi::Buffer<ffi::S32>>());
 POISE_CUDA_HANDLER(poise_repair, Repair,
                    ffi::Ffi::Bind().Ctx<Stream>().Arg<U32>().Arg<U32>().Arg<U32>().Arg<U32>().Ret<U32>().Ret<U32>().Ret<U32>()
                        .Ret<U32>().Ret<ffi::Buffer<ffi::S32>>());

@@ -33,11 +33,11 @@ def seal_next(
 ) -> tuple[tuple[Seal, ...], Array]:
     """Seals of the next state, and how many of its values are bad, in one read where the dtype allows."""
     seals, total = [], jnp.int32(0)
-    for unit, words in zip(form.plan.units, form.plan.words(new), strict=True):
+    for unit, x in zip(form.plan.units, form.plan.read(new), strict=True):
         if len(unit.leaves) == 1 and form.plan.leaves[unit.leaves[0]].dtype == jnp.float32:
-            seal, bad = seal_counting(unit, words, bound_bits(traits.limit))
+            seal, bad = seal_counting(unit, x, bound_bits(traits.limit))
         else:
-            seal = seal_unit(unit, words)
+            seal = seal_unit(unit, x)
             bad = sum((count_bad(new[i], None, traits.limit) for i in unit.leaves), jnp.int32(0))
         if traits.newly:
             # The old values are read again only where something is bad at all.

@@ -94,7 +94,9 @@ class Builder:
 
         made: dict[str, Any] = {"step": None, "propose": None, "commit": None}
         if self.fused:
-            made["step"] = compiled(step, kept, ctl, batch, outs=(same, None, None), donate=(0,))
+            made["step"] = compiled(
+                step, kept, ctl, batch, outs=(same, None, None), donate=(0,) if self.traits.in_place else ()
+            )
         else:
             made["propose"] = compiled(propose, kept, ctl, batch)
             proposal, table, _ = jax.eval_shape(propose, kept, ctl, batch)

@@ -10,6 +10,7 @@ from ._records import BadRows as BadRows
 from ._records import pack as pack
 from ._records import unpack as unpack
 from ._records import update_records as update_records
+from ._seal import as_words as as_words
 from ._seal import check as check
 from ._seal import limit_bits as limit_bits
 from ._seal import repair as repair

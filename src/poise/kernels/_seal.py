@@ -6,7 +6,7 @@ from functools import partial
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 from jaxtyping import Int32, UInt32
 
 from . import ref
@@ -15,16 +15,25 @@ from .layout import Layout
 from .ref import Check, Mended, Seal
 
 
+def as_words(x: Array) -> UInt32[Array, " n"]:
+    """The words of an array whose items have 4 or 8 bytes. XLA copies it for that; the compiled kernels need not."""
+    return lax.bitcast_convert_type(x.reshape(-1), jnp.uint32).reshape(-1)
+
+
+def _layout(x: Array) -> Layout:
+    return Layout(x.size * x.dtype.itemsize // 4)
+
+
 def _specs(lay: Layout) -> list[Spec]:
     return [((lay.L,), jnp.uint32), (lay.marks_shape, jnp.uint32), ((lay.G, 2), jnp.uint32)]
 
 
-def seal(words: UInt32[Array, " n"]) -> Seal:
-    """Marks, parity and guard of `words`, in one read."""
-    lay = Layout(words.shape[0])
+def seal(x: Array) -> Seal:
+    """Marks, parity and guard of the words of `x`, in one read; `x` may be any array with items of 4 or 8 bytes."""
+    lay = _layout(x)
     if lay.n == 0:
-        return ref.seal(words)
-    return Seal(*call("poise_seal", ref.seal, [words], _specs(lay)))
+        return ref.seal(as_words(x))
+    return Seal(*call("poise_seal", lambda y: ref.seal(as_words(y)), [x], _specs(lay)))
 
 
 def limit_bits(limit: float) -> int:
@@ -32,37 +41,35 @@ def limit_bits(limit: float) -> int:
     return int(np.float32(limit).view(np.uint32))
 
 
-def _counting_twin(words: UInt32[Array, " n"], bits: int) -> list[Array]:
+def _counting_twin(x: Array, bits: int) -> list[Array]:
+    words = as_words(x)
     blocks = ref.banks(words)
     marks, bad = ref.block_marks_counting(blocks, (blocks << jnp.uint32(1)) >= jnp.uint32((bits << 1) & 0xFFFFFFFF))
     return [*ref.finish(words, marks), bad.reshape(1)]
 
 
-def seal_counting(words: UInt32[Array, " n"], bits: int) -> tuple[Seal, Int32[Array, ""]]:
-    """`seal` of float32 words and, in the same read, how many are NaN, infinite or at least the limit in magnitude.
+def seal_counting(x: Array, bits: int) -> tuple[Seal, Int32[Array, ""]]:
+    """`seal` of float32 values (or their words); in the same read, how many are NaN, infinite or at least the limit.
 
     `bits` are the limit's bits (`limit_bits(1e6)`).
     """
-    lay = Layout(words.shape[0])
+    lay = _layout(x)
     if lay.n == 0:
-        return ref.seal(words), jnp.int32(0)
+        return ref.seal(as_words(x)), jnp.int32(0)
     twin = partial(_counting_twin, bits=bits)
-    *kept, bad = call(
-        "poise_seal_counting", twin, [words], [*_specs(lay), ((1,), jnp.int32)], limit_bits=np.uint32(bits)
-    )
+    *kept, bad = call("poise_seal_counting", twin, [x], [*_specs(lay), ((1,), jnp.int32)], limit_bits=np.uint32(bits))
     return Seal(*kept), bad[0]
 
 
-def check(words: UInt32[Array, " n"], kept: Seal) -> Check:
+def check(x: Array, kept: Seal) -> Check:
     """How many blocks of data, parity and guard do not match their sums; reads each of them once."""
-    lay = Layout(words.shape[0])
-    if lay.n == 0:
-        return ref.check(words, kept)
+    if x.size == 0:
+        return ref.check(as_words(x), kept)
 
     def twin(w: Array, *s: Array) -> list[Array]:
-        return [jnp.stack(ref.check(w, Seal(*s)))]
+        return [jnp.stack(ref.check(as_words(w), Seal(*s)))]
 
-    (off,) = call("poise_check", twin, [words, *kept], [((3,), jnp.int32)])
+    (off,) = call("poise_check", twin, [x, *kept], [((3,), jnp.int32)])
     return Check(off[0], off[1], off[2])
 
 
@@ -83,4 +90,4 @@ def repair(words: UInt32[Array, " n"], kept: Seal) -> tuple[UInt32[Array, " n"],
     return data, Seal(parity, marks, guard), Mended(*(mended[i] for i in range(5)))
 
 
-__all__ = ["check", "limit_bits", "repair", "seal", "seal_counting"]
+__all__ = ["as_words", "check", "limit_bits", "repair", "seal", "seal_counting"]

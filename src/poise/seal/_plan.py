@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import UInt32
 
-from ._words import count, from_words, to_words
+from ._words import count, from_words, plain, to_words
 
 SMALL = 16384
 """Leaves of fewer words share a unit: 64 KiB, where launching a reduction costs more than its bytes."""
@@ -76,6 +76,21 @@ class Plan:
         for unit in self.units:
             parts = [to_words(arrays[i]) for i in unit.leaves]
             out.append(parts[0] if len(parts) == 1 else jnp.concatenate(parts))
+        return out
+
+    def read(self, arrays: Sequence[Array]) -> list[Array]:
+        """Each unit as something to read: a leaf of its own whose items have 4 or 8 bytes as it is, else the words.
+
+        XLA copies an array to bitcast it, and the kernels that only read do not need that.
+        """
+        out: list[Array] = []
+        for unit in self.units:
+            leaf = self.leaves[unit.leaves[0]]
+            if len(unit.leaves) == 1 and plain(leaf.dtype):
+                out.append(arrays[unit.leaves[0]])
+            else:
+                parts = [to_words(arrays[i]) for i in unit.leaves]
+                out.append(parts[0] if len(parts) == 1 else jnp.concatenate(parts))
         return out
 
     def arrays(self, words: Sequence[UInt32[Array, " n"]]) -> list[Array]:

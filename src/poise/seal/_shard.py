@@ -22,34 +22,29 @@ def _marks_only(marks: UInt32[Array, "20 G 2"]) -> Seal:
     return Seal(jnp.zeros(1, jnp.uint32), marks, ref.guard_of(marks))
 
 
-def _data_marks(words: Words) -> UInt32[Array, "20 G 2"]:
+def _data_marks(x: Array) -> UInt32[Array, "20 G 2"]:
     """Marks of the data blocks alone. The compiled kernel makes the parity along with them at no extra read."""
-    return kernels.seal(words).marks[:BANKS] if kernels.platforms() else ref.block_marks(ref.banks(words))
-
-
-def seal_unit(unit: Unit, words: Words) -> Seal:
-    """The seal of one unit's words."""
-    return kernels.seal(words) if unit.parity else _marks_only(_data_marks(words))
-
-
-def seal_counting(unit: Unit, words: Words, bound: int) -> tuple[Seal, Int32[Array, ""]]:
-    """The seal of float32 words, and in the same read how many have magnitude bits of at least `bound`."""
-    if unit.parity:
-        return kernels.seal_counting(words, bound)
-    bad = (words << jnp.uint32(1)) >= jnp.uint32(bound << 1)
     if kernels.platforms():
-        return seal_unit(unit, words), bad.sum().astype(jnp.int32)
-    blocks = ref.banks(words)
-    flags = jnp.pad(bad, (0, blocks.size - bad.shape[0])).reshape(blocks.shape)
-    marks, count = ref.block_marks_counting(blocks, flags)
-    return _marks_only(marks), count
+        return kernels.seal(x).marks[:BANKS]
+    return ref.block_marks(ref.banks(kernels.as_words(x)))
 
 
-def check_unit(unit: Unit, words: Words, kept: Seal) -> Check:
+def seal_unit(unit: Unit, x: Array) -> Seal:
+    """The seal of one unit (`Plan.read`)."""
+    return kernels.seal(x) if unit.parity else _marks_only(_data_marks(x))
+
+
+def seal_counting(unit: Unit, x: Array, bound: int) -> tuple[Seal, Int32[Array, ""]]:
+    """The seal of float32 values, and in the same read how many have magnitude bits of at least `bound`."""
+    seal, count = kernels.seal_counting(x, bound)
+    return (seal if unit.parity else _marks_only(seal.marks[:BANKS])), count
+
+
+def check_unit(unit: Unit, x: Array, kept: Seal) -> Check:
     """How many blocks do not match."""
     if unit.parity:
-        return kernels.check(words, kept)
-    data = (_data_marks(words) != kept.marks).any(-1).sum().astype(jnp.int32)
+        return kernels.check(x, kept)
+    data = (_data_marks(x) != kept.marks).any(-1).sum().astype(jnp.int32)
     guard = (ref.guard_of(kept.marks) != kept.guard).any(-1).sum().astype(jnp.int32)
     return Check(data, jnp.int32(0), guard)
 
@@ -105,12 +100,12 @@ def heal_unit(unit: Unit, words: Words, kept: Seal, me: Int32[Array, ""], n: int
 
 def seal_shard(plan: Plan, arrays: Sequence[Array]) -> list[Seal]:
     """Seals of all units of a shard."""
-    return [seal_unit(u, w) for u, w in zip(plan.units, plan.words(arrays), strict=True)]
+    return [seal_unit(u, x) for u, x in zip(plan.units, plan.read(arrays), strict=True)]
 
 
 def check_shard(plan: Plan, arrays: Sequence[Array], seals: Sequence[Seal]) -> list[Check]:
     """Blocks that do not match, unit by unit."""
-    return [check_unit(u, w, s) for u, w, s in zip(plan.units, plan.words(arrays), seals, strict=True)]
+    return [check_unit(u, x, s) for u, x, s in zip(plan.units, plan.read(arrays), seals, strict=True)]
 
 
 def total(each: Sequence[Check]) -> Check:

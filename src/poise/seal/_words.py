@@ -20,6 +20,11 @@ def is_key(dtype: Any) -> bool:
     return jnp.issubdtype(dtype, jax.dtypes.prng_key)
 
 
+def plain(dtype: Any) -> bool:
+    """Whether the items of an array are its words (4 or 8 bytes, nothing that XLA keeps apart)."""
+    return not is_key(dtype) and not jnp.issubdtype(dtype, jnp.complexfloating) and dtype.itemsize in (4, 8)
+
+
 def key_impl(dtype: Any) -> str:
     """The name of the generator behind a key dtype, as `jax.random.wrap_key_data` takes it. The one private name here:
     JAX says the implementation of a key array (`jax.random.key_impl`) but not of a dtype."""

@@ -18,15 +18,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Float
 
+from ... import kernels
 from ...errors import BadInput
 from ...gate import Gate
 from ...keeper import Traits
+from ...kernels import burgers_stage
 from ._mesh import halo, two_axes
 
 Field = Float[Array, "2 nx ny"]
@@ -45,8 +46,10 @@ class Burgers2d:
 
     `steps` left out is the smallest number that keeps half of Heun's stability limits. `initial` is a `(2, n, n)`
     array, else the exact solution at t = 0. State: `uv`, shape (2, n, n). Batch: `west_east` (2 sides, 2 stages, 2
-    components, n) along y, `south_north` likewise along x, `forcing` (2 stages, 2 components). Raises `BadInput` for
-    values that cannot work.
+    components, n) along y, `south_north` likewise along x, `forcing` (2 stages, 2 components).
+
+    `kernel` is "xla", or "native" for the compiled stage (CPU only): steps three to four times faster, beside which the
+    guards weigh more. Raises `BadInput` for values that cannot work.
     """
 
     n: int = 256
@@ -54,6 +57,7 @@ class Burgers2d:
     t_end: float = 0.25
     dtype: str = "float32"
     steps: int = 0
+    kernel: str = "xla"
     initial: np.ndarray | None = field(default=None, compare=False)
 
     name = "burgers2d"
@@ -65,6 +69,10 @@ class Burgers2d:
             raise BadInput(f"burgers2d needs nu > 0 and t_end > 0, not nu = {self.nu}, t_end = {self.t_end}.")
         if self.dtype not in ("float32", "float64"):
             raise BadInput(f"burgers2d computes in float32 or float64, not {self.dtype!r}.")
+        if self.kernel not in ("xla", "native"):
+            raise BadInput(f"burgers2d's kernel is 'xla' or 'native', not {self.kernel!r}.")
+        if self.kernel == "native" and not (kernels.available()["cpu"] and jax.default_backend() == "cpu"):
+            raise BadInput("burgers2d's native kernel needs a CPU backend and the compiled kernels; see poise doctor.")
         stable = math.ceil(self.t_end / self.stable_dt)
         if self.steps == 0:
             object.__setattr__(self, "steps", 2 * stable)
@@ -145,25 +153,19 @@ class Burgers2d:
         return proposal
 
     def _heun(self, state: Any, batch: Any) -> Any:
+        """Heun's method as two stages of one kernel: q = u + dt f(u), then u/2 + (q + dt f(q))/2."""
         uv, dt = state["uv"], self.dt
-        k1 = self._rate(uv, batch, 0)
-        k2 = self._rate(uv + dt * k1, batch, 1)
-        return {"uv": uv + (0.5 * dt) * (k1 + k2)}
+        # The barrier keeps XLA from computing the first stage anew for each neighbour that the second one reads.
+        q = lax.optimization_barrier(self._stage(uv, uv, batch, 0, (0.0, 1.0, dt)))
+        return {"uv": self._stage(q, uv, batch, 1, (0.5, 0.5, 0.5 * dt))}
 
-    def _rate(self, uv: Field, batch: Any, stage: int) -> Field:
-        """The right-hand side; `stage` picks the boundary frame."""
-        west, east = batch["west_east"][0, stage], batch["west_east"][1, stage]
-        south, north = batch["south_north"][0, stage], batch["south_north"][1, stage]
-        w, e = halo(uv, 1, "x", west, east)
-        s, n = halo(uv, 2, "y", south, north)
-        uw = jnp.concatenate((w, uv[:, :-1]), 1)
-        ue = jnp.concatenate((uv[:, 1:], e), 1)
-        us = jnp.concatenate((s, uv[:, :, :-1]), 2)
-        un = jnp.concatenate((uv[:, :, 1:], n), 2)
-        h = self.h
-        advection = uv[:1] * ((ue - uw) * (0.5 / h)) + uv[1:] * ((un - us) * (0.5 / h))
-        diffusion = (uw + ue + us + un - 4.0 * uv) * (self.nu / h**2)
-        return diffusion - advection + batch["forcing"][stage][:, None, None]
+    def _stage(self, q: Field, base: Field, batch: Any, stage: int, weights: tuple[float, float, float]) -> Field:
+        """One stage at `q`, its ghosts from the neighbours or from the boundary frame of `stage`."""
+        west, east = halo(q, 1, "x", batch["west_east"][0, stage], batch["west_east"][1, stage])
+        south, north = halo(q, 2, "y", batch["south_north"][0, stage], batch["south_north"][1, stage])
+        forcing = batch["forcing"][stage]
+        with kernels.use("native" if self.kernel == "native" else "jnp"):
+            return burgers_stage(q, base, west, east, south, north, forcing, h=self.h, nu=self.nu, weights=weights)
 
     def error(self, state: Any, step: int) -> float:
         """Relative L2 error of both components together against the exact solution after `step` steps."""
