@@ -1,4 +1,5 @@
-"""burgers2d against the exact travelling wave: the error falls with the square of the spacing, in space and time together.
+"""burgers2d against the exact travelling wave: the error falls with the square of the spacing, in space and time
+together.
 
     python validation/burgers2d.py [--out FILE.md]
 """

@@ -41,9 +41,13 @@ class HostCopy:
 
 
 def pull(kept: Kept, placement: Placement, step: int) -> HostCopy:
-    """Copy every piece to the host (never a view: a later donation would write into it)."""
+    """Copy every piece to the host (never a view of a device's memory: a later donation would write into it)."""
+    # On a CPU JAX hands out views; elsewhere what it hands out is a copy already, and another one would hold the GIL.
+    own = placement.devices[0].platform == "cpu"
     arrays = jax.tree.leaves(kept)
-    pieces = [tuple(np.array(p, copy=True) for p in shards_by_slot(x, placement)) for x in arrays]
+    pieces = [
+        tuple(np.array(p, copy=True) if own else np.asarray(p) for p in shards_by_slot(x, placement)) for x in arrays
+    ]
     return HostCopy(step, tuple(pieces))
 
 
@@ -56,7 +60,8 @@ def verify(copy: HostCopy, form: Form) -> str:
             return f"slot {slot} says step {tags.tolist()}, not {copy.step}"
         local = [words_of(copy.pieces[i][slot]) for i in range(n)]
         for number, unit in enumerate(form.plan.units):
-            words = np.concatenate([local[i] for i in unit.leaves])
+            parts = [local[i] for i in unit.leaves]
+            words = parts[0] if len(parts) == 1 else np.concatenate(parts)
             marks = copy.pieces[n + 3 * number + 1][slot]
             off = int((block_marks(words) != marks[:BANKS]).any(-1).sum())
             if off:

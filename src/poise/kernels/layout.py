@@ -1,8 +1,8 @@
 """How the words of one shard are cut into blocks, banks and groups (format 1; `design/seal-format.md`).
 
-A shard is a row of `n` uint32 words. Twenty contiguous **banks** of `L` words cover it, each cut into `G` **blocks** of `B`
-words; the g-th blocks of all banks are a **group**, a twentieth of the shard apart, so that contiguous damage of up to one
-bank touches every group at most once. Words past `n` count as zero.
+A shard is a row of `n` uint32 words. Twenty contiguous **banks** of `L` words cover it, each cut into `G` **blocks** of
+`B` words; the g-th blocks of all banks are a **group**, a twentieth of the shard apart, so that contiguous damage of up
+to one bank touches every group at most once. Words past `n` count as zero.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
 """The jnp twin of every kernel: what a kernel must compute, in the plainest form that XLA makes fast.
 
-All arrays here are the uint32 words of one shard; `kernels.layout.Layout` says how they are cut. Arithmetic is modulo 2^32.
+All arrays here are the uint32 words of one shard; `kernels.layout.Layout` says how they are cut. Arithmetic is modulo
+2^32.
 
 A **mark** is two sums over the words `w_j` of a block whose first word has the position `p0`:
 
     s1 = sum_j w_j                        s2 = sum_j mix(w_j + (2 (p0 + j) + 1) c1)
     mix(q) = t t  with  t = r ^ (r >> 13),  r = (q ^ (q >> 16)) c2
 
-The second sum is nonlinear in each word and depends on its position, so swapped words, two sign flips in one block and a
-block in the wrong place change it. Positions: word `j` of block `g` in row `r` is `(r G + g) B + j`; row 20 is parity. The
-**guard** of a group is the mark of its 42 mark words, with positions `42 g + 2 r + i`.
+The second sum is nonlinear in each word and depends on its position, so swapped words, two sign flips in one block and
+a block in the wrong place change it. Positions: word `j` of block `g` in row `r` is `(r G + g) B + j`; row 20 is
+parity. The **guard** of a group is the mark of its 42 mark words, with positions `42 g + 2 r + i`.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ class Mended(NamedTuple):
 
 
 def mix(q: UInt32[Array, "*n"]) -> UInt32[Array, "*n"]:
-    """The nonlinear step of the second sum. It ends in a square: a step that ends in a constant factor commutes with the
-    sum, and then half of all pairs of sign flips cancel."""
+    """The nonlinear step of the second sum. It ends in a square: a step that ends in a constant factor commutes with
+    the sum, and then half of all pairs of sign flips cancel."""
     t = (q ^ (q >> jnp.uint32(16))) * jnp.uint32(C2)
     t = t ^ (t >> jnp.uint32(13))
     return t * t
@@ -155,12 +156,12 @@ def check(words: UInt32[Array, " n"], kept: Seal) -> Check:
 def repair(words: UInt32[Array, " n"], kept: Seal) -> tuple[UInt32[Array, " n"], Seal, Mended]:
     """Mend what can be mended, group by group; a group beyond repair is left exactly as it is.
 
-    With `y` the XOR of a group's blocks and its parity, `data ^ y` is what a block would be if it alone were damaged. It is
-    believed only if it matches the stored mark of that block (64 bits). The cases, per group:
+    With `y` the XOR of a group's blocks and its parity, `data ^ y` is what a block would be if it alone were damaged.
+    It is believed only if it matches the stored mark of that block (64 bits). The cases, per group:
 
     - no data block is off: the data are right; parity, marks and guard are made anew from them;
-    - `y = 0`, data blocks off: either the marks are damaged (then the guard is off too) or equal damage cancelled in the
-      XOR (then the guard is right): mend the marks, or leave the group;
+    - `y = 0`, data blocks off: either the marks are damaged (then the guard is off too) or equal damage cancelled in
+      the XOR (then the guard is right): mend the marks, or leave the group;
     - `y != 0`, exactly one block is mended by `y`, and it is the only one that is off or the guard is off as well (the
       others are damaged marks): mend it;
     - else: leave the group.
