@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ import pytest
 
 from poise.cli._app import run_command
 from poise.cli._report import kept_promises
+from poise.control import read_journal
+from poise.events import RunStopped
 
 JOB = """
 workload = "burgers2d"
@@ -160,6 +164,29 @@ def test_the_module_is_the_command(job: Path) -> None:
     done = child("-m", "poise", "run", str(job), "--json", "-", "--active", "1")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["steps"] > 0
+
+
+def test_an_interrupted_run_says_how_to_go_on(tmp_path: Path) -> None:
+    job = tmp_path / "long.toml"
+    job.write_text('workload = "burgers2d"\n[params]\nn = 32\nsteps = 1000000\n[devices]\nactive = 1\nspares = 0\n')
+    out = tmp_path / "out"
+    args = [sys.executable, "-m", "poise", "run", str(job), "--out", str(out)]
+    with subprocess.Popen(args, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            deadline = time.monotonic() + 60
+            while not list((out / "snapshots").glob("*.npz")) and time.monotonic() < deadline:
+                assert process.poll() is None
+                time.sleep(0.1)
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    assert process.returncode == 130
+    assert f"resume with: poise run {job} --resume {out}" in said
+    events = [e for _, e in read_journal(out / "run.db")]
+    assert isinstance(events[-1], RunStopped)
+    assert events[-1].reason == "interrupted"
+    assert list((out / "snapshots").glob("snapshot-*.npz"))
 
 
 def test_without_the_extra_there_is_one_hint() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as jsonlib
+import sys
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
@@ -105,11 +106,16 @@ def run(
         if compare:
             listener = live.run("clean", steps)
             clean = kept_run(spec, workload, before, clean=known, watch=watched_steps(script), listen=[listener])
-        outcome = kept_run(
-            spec, workload, devices, journal=None if where is None else where / "run.db",
-            snapshots=None if where is None else where / "snapshots", resume=snapshots_from,
-            script=script, clean=known if compare else None, listen=[live.run(workload.name, steps)],
-        )  # fmt: skip
+        try:
+            outcome = kept_run(
+                spec, workload, devices, journal=None if where is None else where / "run.db",
+                snapshots=None if where is None else where / "snapshots", resume=snapshots_from,
+                script=script, clean=known if compare else None, listen=[live.run(workload.name, steps)],
+            )  # fmt: skip
+        except KeyboardInterrupt:
+            if where is not None:
+                print(f"poise: interrupted; resume with: poise run {job} --resume {out}", file=sys.stderr)
+            raise
     cost = measure_overhead(spec, workload, devices, steps) if overhead and outcome.stopped is None else None
     said = report(workload, devices, outcome, clean, cost)
     if devices_then is not None:

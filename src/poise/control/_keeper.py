@@ -11,8 +11,8 @@ from typing import Any
 import jax
 
 from ..devices import Pool
-from ..errors import BadInput
-from ..events import Action, Decision, DeviceChanged, Event, Fault, RunFinished, RunStarted
+from ..errors import BadInput, Stopped
+from ..events import Action, Decision, DeviceChanged, Event, Fault, RunFinished, RunStarted, RunStopped
 from ..keeper import Loop, Metrics, Options, Workload
 from ._journal import Journal
 from ._policy import Limits, decide
@@ -120,6 +120,11 @@ class Keeper:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if error is not None and not isinstance(error, Stopped) and not self._closed:
+            # Somebody else's exception ends the run: the journal says so, and the last good copy is written below.
+            reason = "interrupted" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}"
+            directory = self.loop.options.directory
+            self._hear(RunStopped(self.loop.settled, reason, "" if directory is None else str(directory)))
         self.close()
 
     def _close_journal(self) -> None:
