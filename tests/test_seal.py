@@ -437,3 +437,14 @@ def test_an_impossible_rate_is_refused_without_starting_a_thread(seconds):
     with pytest.raises(BadInput, match="sweep"):
         poise.Scrub(lambda: poise.seal(1.0), seconds, lambda _: None)
     assert not any(t.name == "poise-scrub" for t in threading.enumerate())
+
+
+def test_what_ends_a_sweep_early_is_raised_by_close():
+    def gone() -> poise.Sealed:
+        raise RuntimeError("the state is gone")
+
+    sweep = poise.Scrub(gone, 0.01, lambda report: None)
+    sweep._thread.join(timeout=30)
+    with pytest.raises(RuntimeError, match="is gone"):
+        sweep.close()
+    sweep.close()
