@@ -94,9 +94,10 @@ class Builder:
 
         made: dict[str, Any] = {"step": None, "propose": None, "commit": None}
         if self.fused:
-            made["step"] = compiled(
-                step, kept, ctl, batch, outs=(same, None, None), donate=(0,) if self.traits.in_place else ()
-            )
+            # A state that is replaced need not be given up, and the CPU client waits in the dispatch for a donated
+            # input that is still being computed; elsewhere the memory counts for more.
+            lend = placement.devices[0].platform == "cpu" and not self.traits.in_place
+            made["step"] = compiled(step, kept, ctl, batch, outs=(same, None, None), donate=() if lend else (0,))
         else:
             made["propose"] = compiled(propose, kept, ctl, batch)
             proposal, table, _ = jax.eval_shape(propose, kept, ctl, batch)
