@@ -28,9 +28,9 @@ def decide(registry: Registry, fault: Fault, limits: Limits | None = None) -> De
     limits = limits or Limits()
     match fault.kind:
         case "lost":
-            return _replace(registry, fault, Action.SWAP, "its device is gone", must=True)
+            return _replace(registry, fault, Action.SWAP, "its device is gone")
         case "drain":
-            return _replace(registry, fault, Action.DRAIN, fault.where or "asked for", must=True)
+            return _replace(registry, fault, Action.DRAIN, fault.where or "asked for")
         case "memory" | "split" | "raised" if not fault.mended:
             if fault.attempt >= limits.tries:
                 return Decision(Action.STOP, f"step {fault.step} could not be replayed in {fault.attempt} tries")
@@ -93,9 +93,8 @@ def _give_up(fault: Fault, limits: Limits, why: str) -> Decision:
     return Decision(Action.DROP, f"{why}; the batch is left out")
 
 
-def _replace(registry: Registry, fault: Fault, action: Action, why: str, *, must: bool) -> Decision:
+def _replace(registry: Registry, fault: Fault, action: Action, why: str) -> Decision:
     slot = fault.slots[0]
     if registry.spares:
         return Decision(action, f"slot {slot}: {why}; spare {registry.spares[0]} takes over", slot, registry.spares[0])
-    assert must
     return Decision(Action.STOP, f"Slot {slot} needs a spare device ({why}) and none is left.")

@@ -7,6 +7,7 @@ import numpy as np
 from jax import Array, lax
 
 from ..gate import Gate
+from ..kernels import limit_bits
 from ..kernels.ref import Seal
 from ..seal._shard import seal_counting, seal_unit
 from ._form import Form
@@ -72,7 +73,7 @@ def prints(form: Form, seals: tuple[Seal, ...]) -> Array:
 def bound_bits(limit: float | None) -> int:
     """Bits of the smallest float32 magnitude that is bad: without the sign they order like integers, NaN above Inf."""
     largest = float(np.finfo(np.float32).max)
-    return int(np.float32(largest if limit is None else min(limit, largest)).view(np.uint32)) + 1
+    return limit_bits(largest if limit is None else min(limit, largest)) + 1
 
 
 def count_bad(leaf: Array, before: Array | None, limit: float | None) -> Array:

@@ -72,11 +72,7 @@ class Plan:
 
     def words(self, arrays: Sequence[Array]) -> list[UInt32[Array, " n"]]:
         """The words of each unit."""
-        out = []
-        for unit in self.units:
-            parts = [to_words(arrays[i]) for i in unit.leaves]
-            out.append(parts[0] if len(parts) == 1 else jnp.concatenate(parts))
-        return out
+        return [_joined(unit, arrays) for unit in self.units]
 
     def read(self, arrays: Sequence[Array]) -> list[Array]:
         """Each unit as something to read: a leaf of its own whose items have 4 or 8 bytes as it is, else the words.
@@ -89,8 +85,7 @@ class Plan:
             if len(unit.leaves) == 1 and plain(leaf.dtype):
                 out.append(arrays[unit.leaves[0]])
             else:
-                parts = [to_words(arrays[i]) for i in unit.leaves]
-                out.append(parts[0] if len(parts) == 1 else jnp.concatenate(parts))
+                out.append(_joined(unit, arrays))
         return out
 
     def arrays(self, words: Sequence[UInt32[Array, " n"]]) -> list[Array]:
@@ -103,6 +98,11 @@ class Plan:
                 out[i] = from_words(w[at : at + leaf.words], leaf.shape, leaf.dtype)
                 at += leaf.words
         return [x for x in out if x is not None]
+
+
+def _joined(unit: Unit, arrays: Sequence[Array]) -> UInt32[Array, " n"]:
+    parts = [to_words(arrays[i]) for i in unit.leaves]
+    return parts[0] if len(parts) == 1 else jnp.concatenate(parts)
 
 
 def named_leaves(tree: Any) -> list[tuple[str, Any]]:
