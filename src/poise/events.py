@@ -164,6 +164,38 @@ class SnapshotRefused(Event):
 
 
 @dataclass(frozen=True)
+class ProcessStarted(Event):
+    """A process sits in `seat` now: the `incarnation`-th one there."""
+
+    seat: int
+    incarnation: int
+    pid: int
+
+
+@dataclass(frozen=True)
+class ProcessLost(Event):
+    """The process in `seat` is dead; `slot` is the logical slot that it held, or -1 for a spare. `detect_s` is the
+    time from the blow, where that is known."""
+
+    seat: int
+    incarnation: int
+    slot: int
+    cause: str
+    detect_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Survivable(Event):
+    """Whether the run would survive the loss of any one active process from now on, and why; `slots` is how many of
+    them it would."""
+
+    step: int
+    yes: bool
+    why: str
+    slots: int
+
+
+@dataclass(frozen=True)
 class RunStopped(Event):
     """The run ended before its last step; `resume` is a directory to resume from, or empty."""
 
@@ -184,7 +216,7 @@ KINDS: dict[str, type[Event]] = {
     c.__name__: c
     for c in (
         RunStarted, Progress, Noticed, Mended, DeviceChanged, Swapped, Dropped, Warmed, SnapshotKept, SnapshotRefused,
-        RunStopped, RunFinished,
+        ProcessStarted, ProcessLost, Survivable, RunStopped, RunFinished,
     )
 }  # fmt: skip
 

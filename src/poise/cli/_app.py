@@ -82,6 +82,55 @@ def run(
 
 
 @app.command
+def launch(
+    job: str,
+    *,
+    active: Annotated[int | None, Parameter(name=["-n", "--active"], help="Active processes, one device each.")] = None,
+    spares: Annotated[int | None, Parameter(help="Spare processes.")] = None,
+    faults: Annotated[str | None, Parameter(help="A script of kills (TOML), or the name of a packaged one.")] = None,
+    out: Out = None,
+    resume: Annotated[Path | None, Parameter(help="Directory of an earlier run to go on from.")] = None,
+    json: Json = None,
+) -> int:
+    """Run a job over several processes, any of which may be killed.
+
+    Parameters
+    ----------
+    job
+        As for run.
+    """
+    from ._launch import launch as command
+
+    return command(job, active, spares, faults, out, resume, json)
+
+
+@app.command
+def worker(
+    job: str, *, active: int, out: Path, source: str = "parity", faults: str | None = None, resume: Path | None = None
+) -> int:
+    """Be one process of a launched run; poise launch starts it, and so can a cluster's scheduler.
+
+    Parameters
+    ----------
+    job
+        As for run.
+    active
+        Active processes of the run.
+    out
+        Directory for snapshots.
+    source
+        Of a lost shard: parity or replica.
+    faults
+        A script of kills.
+    resume
+        Directory with snapshots to go on from.
+    """
+    from ._worker import worker as command
+
+    return command(job, active, faults, out, resume, source)
+
+
+@app.command
 def plan(
     job: str, *, active: int | None = None, spares: int | None = None, source: str | None = None, json: Json = None
 ) -> int:

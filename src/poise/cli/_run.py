@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 import sys
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
@@ -17,7 +16,7 @@ from ..errors import BadInput
 from ..faults import ScriptedFault, load_script
 from ..faults._inject import check, watched_steps
 from ..keeper._form import Form
-from ..keeper._snapshot import read, snapshot_files
+from ..keeper._snapshot import devices_then, read, snapshot_files
 from ..keeper._stage import choose_source
 from ..seal._plan import named_leaves
 from ._engine import kept_run, measure_overhead, steps_of
@@ -42,9 +41,7 @@ def resume_directory(resume: Path | None) -> tuple[Path | None, int | None]:
     if not files:
         raise BadInput(f"There is no snapshot to resume from in {resume}; accepted is the --out directory of a run.")
     try:
-        with open(files[-1], "rb") as file:
-            data = np.load(file, allow_pickle=False)
-            return directory, int(jsonlib.loads(bytes(data["meta"]).decode())["devices"])
+        return directory, devices_then(files[-1])
     except Exception:  # an unreadable newest file is not the end: `read` falls back to the one before it
         return directory, None
 
@@ -85,9 +82,9 @@ def run(
     check_json(json)
     spec = load_job(job).with_devices(active, spares)
     script = load_faults(faults)
-    snapshots_from, devices_then = resume_directory(resume)
+    snapshots_from, then = resume_directory(resume)
     compare = bool(script or resume) if compare is None else compare
-    cpu_devices(max(wanted(spec.active, spec.spares), devices_then or 0))
+    cpu_devices(max(wanted(spec.active, spec.spares), then or 0))
     workload = spec.make()
     devices = pool(spec.active, spec.spares)
     steps = steps_of(workload)
@@ -96,7 +93,7 @@ def run(
         raise BadInput(f"A fault strikes at step {late[0].step}; the run has steps 0 to {steps - 1}.")
     preflight(spec, workload, devices, script, snapshots_from)
     # The uninterrupted run: on as many devices as the run that is resumed had, if they can be had here.
-    before = pool(devices_then, 0) if compare and devices_then else devices
+    before = pool(then, 0) if compare and then else devices
     workload.axes(len(before.active))
     where = None if out is None else out_directory(out)
     show = console(json)
@@ -118,8 +115,8 @@ def run(
             raise
     cost = measure_overhead(spec, workload, devices, steps) if overhead and outcome.stopped is None else None
     said = report(workload, devices, outcome, clean, cost)
-    if devices_then is not None:
-        said["resumed"] = {"devices_then": devices_then, "devices_now": len(devices.active)}
+    if then is not None:
+        said["resumed"] = {"devices_then": then, "devices_now": len(devices.active)}
     if outcome.stopped is not None and outcome.stopped.resume is not None:
         said["resume"] = str(out)
     if where is not None:

@@ -67,6 +67,8 @@ def parse_script(data: dict[str, Any], source: str = "the fault script") -> list
 
 
 def _fault(table: dict[str, Any], source: str) -> ScriptedFault:
+    if table.get("kind") in ("kill", "stop"):
+        raise BadJob(f"{source} strikes a process; that needs several: poise launch.")
     known = {f.name: f for f in fields(ScriptedFault)}
     unknown = set(table) - set(known)
     if unknown:

@@ -256,6 +256,7 @@ class Loop:
         good = self.snapshots.good
         due = good is not None and index >= good.step + self.options.every
         if due and not self.snapshots.pending and not self.recovery.open:
+            assert self.stage.exe.copy is not None
             self.snapshots.start(self.stage.exe.copy(self.kept), self.stage.placement, index)
 
     def collect(self, *, wait: bool = False) -> None:

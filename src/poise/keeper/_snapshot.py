@@ -14,6 +14,7 @@ import re
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -23,6 +24,7 @@ from ..errors import BadInput
 from ..kernels.layout import BANKS
 from ..seal._host import block_marks, words_of
 from ._form import TAGS, Form, Kept
+from ._parts import MANIFEST, read_manifest, read_parts
 
 VERSION = 1
 
@@ -53,19 +55,27 @@ def pull(kept: Kept, placement: Placement, step: int) -> HostCopy:
 
 def verify(copy: HostCopy, form: Form) -> str:
     """Why the copy cannot be trusted, or an empty string."""
-    n = len(form.shapes)
     for slot in range(form.devices):
-        tags = copy.pieces[-1][slot]
-        if not (tags == copy.step).all() or tags.size != TAGS:
-            return f"slot {slot} says step {tags.tolist()}, not {copy.step}"
-        local = [words_of(copy.pieces[i][slot]) for i in range(n)]
-        for number, unit in enumerate(form.plan.units):
-            parts = [local[i] for i in unit.leaves]
-            words = parts[0] if len(parts) == 1 else np.concatenate(parts)
-            marks = copy.pieces[n + 3 * number + 1][slot]
-            off = int((block_marks(words) != marks[:BANKS]).any(-1).sum())
-            if off:
-                return f"{off} blocks of {unit.name} in slot {slot} do not match their marks"
+        why = verify_shard([array[slot] for array in copy.pieces], copy.step, form)
+        if why:
+            return f"slot {slot}: {why}"
+    return ""
+
+
+def verify_shard(pieces: list[np.ndarray], step: int, form: Form) -> str:
+    """Why one slot's pieces of a kept state of `step` cannot be trusted, or an empty string."""
+    n = len(form.shapes)
+    tags = pieces[-1]
+    if not (tags == step).all() or tags.size != TAGS:
+        return f"it says step {tags.tolist()}, not {step}"
+    local = [words_of(piece) for piece in pieces[:n]]
+    for number, unit in enumerate(form.plan.units):
+        parts = [local[i] for i in unit.leaves]
+        words = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        marks = pieces[n + 3 * number + 1]
+        off = int((block_marks(words) != marks[:BANKS]).any(-1).sum())
+        if off:
+            return f"{off} blocks of {unit.name} do not match their marks"
     return ""
 
 
@@ -115,15 +125,39 @@ def write(directory: Path, step: int, job: str, form: Form, leaves: tuple[np.nda
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
-    for old in snapshot_files(directory)[:-2]:
+    for old in [p for p in snapshot_files(directory) if p.is_file()][:-2]:
         old.unlink(missing_ok=True)
     return path
 
 
 def snapshot_files(directory: Path) -> list[Path]:
-    """Snapshot files of a directory, oldest first."""
+    """Snapshots of a directory, oldest first: files of one process, and finished folders of several (`_parts.py`)."""
     found = [p for p in directory.glob("snapshot-*.npz") if re.fullmatch(r"snapshot-\d{9,}\.npz", p.name)]
+    found += [p.parent for p in directory.glob(f"snapshot-*/{MANIFEST}")]
     return sorted(found, key=lambda p: int(p.stem.split("-")[1]))
+
+
+def load(path: Path) -> tuple[dict[str, Any], list[bytes], bool]:
+    """What a snapshot says about itself, its leaves' bytes, and whether they match their fingerprint.
+
+    Raises whatever reading a broken file raises.
+    """
+    if path.is_dir():
+        said, leaves, wholes = read_parts(path)
+        return {**said, "leaves": leaves}, [x.tobytes() for x in wholes], True
+    # Opened here, since numpy leaves the file open when what is in it is no archive.
+    with open(path, "rb") as file, np.load(file, allow_pickle=False) as data:
+        meta = json.loads(bytes(data["meta"]).decode())
+        raw = [bytes(data[f"leaf{i}"]) for i in range(len(meta["leaves"]))]
+    return meta, raw, False
+
+
+def devices_then(path: Path) -> int:
+    """The number of devices of the run that wrote a snapshot. Raises whatever reading a broken one raises."""
+    if path.is_dir():
+        return int(read_manifest(path)["devices"])
+    with open(path, "rb") as file, np.load(file, allow_pickle=False) as data:
+        return int(json.loads(bytes(data["meta"]).decode())["devices"])
 
 
 def read(directory: Path, job: str, form: Form) -> tuple[int, tuple[np.ndarray, ...]]:
@@ -137,12 +171,10 @@ def read(directory: Path, job: str, form: Form) -> tuple[int, tuple[np.ndarray, 
     want = [(n, str(s.dtype), s.shape) for n, s in zip(form.names, form.shapes, strict=True)]
     for path in reversed(files):
         try:
-            # Opened here, since numpy leaves the file open when what is in it is no archive.
-            with open(path, "rb") as file, np.load(file, allow_pickle=False) as data:
-                meta = json.loads(bytes(data["meta"]).decode())
-                raw = [bytes(data[f"leaf{i}"]) for i in range(len(meta["leaves"]))]
+            meta, raw, checked = load(path)
             said = [(x["name"], x["dtype"], tuple(x["shape"])) for x in meta["leaves"]]
-            step, written_for, version, mark = int(meta["step"]), meta["job"], meta["version"], meta["fingerprint"]
+            step, written_for, version = int(meta["step"]), meta["job"], meta["version"]
+            mark = None if checked else meta["fingerprint"]
         except Exception:  # whatever is wrong with the newest file, the one before it may be good
             continue
         if version != VERSION or written_for != job or said != want:
@@ -150,7 +182,7 @@ def read(directory: Path, job: str, form: Form) -> tuple[int, tuple[np.ndarray, 
         if any(len(b) != s.size * s.dtype.itemsize for b, s in zip(raw, form.shapes, strict=True)):
             continue
         leaves = tuple(np.frombuffer(b, s.dtype).reshape(s.shape).copy() for b, s in zip(raw, form.shapes, strict=True))
-        if fingerprint(leaves) == mark:
+        if mark is None or fingerprint(leaves) == mark:
             return step, leaves
     raise BadInput(f"No snapshot in {directory} is intact; all {len(files)} fail their fingerprints.")
 

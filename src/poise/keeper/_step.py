@@ -52,16 +52,19 @@ class Executables:
     step: Callable[..., tuple[Kept, Report, dict[str, Any]]] | None
     propose: Callable[..., Any]
     commit: Callable[..., Any]
-    copy: Callable[[Kept], Kept]
+    copy: Callable[[Kept], Kept] | None
     heal: Callable[[Kept], tuple[Kept, Array]] | None
     count: int
 
 
 class Builder:
-    """Makes the executables of one workload for any placement with the same axes."""
+    """Makes the executables of one workload for any placement with the same axes.
 
-    def __init__(self, workload: Workload, form: Form, batch: Any, *, fused: bool = True) -> None:
-        self.workload, self.form, self.fused = workload, form, fused
+    `fused`: both halves in one executable. `hold`: the commit writes out of place.
+    """
+
+    def __init__(self, workload: Workload, form: Form, batch: Any, *, fused: bool = True, hold: bool = False) -> None:
+        self.workload, self.form, self.fused, self.hold = workload, form, fused, hold
         self.traits: Traits = workload.traits
         self.batch_shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batch)
         self.batch_leaves, self.batch_treedef = jax.tree.flatten(self.batch_shapes)
@@ -92,7 +95,7 @@ class Builder:
             kept, mended, late = commit(kept, proposal, table)
             return kept, Report(table, mended, late), metrics
 
-        made: dict[str, Any] = {"step": None, "propose": None, "commit": None}
+        made: dict[str, Any] = {"step": None, "propose": None, "commit": None, "copy": None}
         if self.fused:
             # A state that is replaced need not be given up, and the CPU client waits in the dispatch for a donated
             # input that is still being computed; elsewhere the memory counts for more.
@@ -105,8 +108,12 @@ class Builder:
             sized = jax.tree.map(
                 lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), (proposal, table), shards[:2]
             )
-            made["commit"] = compiled(commit, kept, *sized, outs=(same, None, None), donate=(0, 1))
-        made["copy"] = compiled(lambda kept: jax.tree.map(jnp.copy, kept), kept, outs=same)
+            # Where peers can die, the generation before stays until the next one is protected.
+            made["commit"] = compiled(
+                commit, kept, *sized, outs=(same, None, None), donate=(1,) if self.hold else (0, 1)
+            )
+        if not self.hold:  # a state that is held needs no copy to be written from
+            made["copy"] = compiled(lambda kept: jax.tree.map(jnp.copy, kept), kept, outs=same)
         replicated = any(not unit.parity for unit in form.plan.units)
         made["heal"] = compiled(self._heal(mesh), kept, outs=(same, None), donate=(0,)) if replicated else None
         return Executables(placement, **made, count=sum(x is not None for x in made.values()))

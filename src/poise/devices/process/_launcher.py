@@ -1,0 +1,483 @@
+"""The parent of a run over several processes: starts them, knows their deaths, names the members of each epoch.
+
+One thread (`run`) owns everything; children, connections and timers only put what happened into its queue. What a death
+leads to is decided by `judge` alone (`design/lost-processes.md`).
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import secrets
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...errors import PoiseError, Stopped
+from ...events import Event, ProcessLost, ProcessStarted, Survivable, Swapped
+from ._children import Child, how, start_coordinator
+from ._progress import Progress
+from ._verdict import Beyond, Device, Report, Situation, Verdict, judge
+from ._wire import Wire, listen
+
+INCARNATIONS = 16
+"""Processes that one seat can see on a CPU: each uses another of its virtual devices (`design/lost-processes.md`)."""
+
+Heard = Callable[[Device, dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Swap:
+    """One loss that was mended; `detect_s` is None where nobody knows when it struck."""
+
+    cause: str
+    slot: int
+    seat: int
+    step: int
+    source: str
+    detect_s: float | None
+    swap_s: float
+    compiles: int
+    steps_lost: int
+
+
+@dataclass
+class Worker:
+    """A process in a seat."""
+
+    device: Device
+    child: Child | None
+    wire: Wire | None = None
+    data: tuple[str, int] | None = None
+    leaving: str = ""
+    struck: float | None = None
+    done: bool = False
+
+
+@dataclass
+class Mending:
+    """A stop of the run and what is known about it."""
+
+    since: float
+    cause: str
+    dead: Worker | None
+    step: int
+    reports: dict[Device, Report] = field(default_factory=dict)
+    verdict: Verdict | None = None
+    compiles: dict[Device, int] = field(default_factory=dict)
+
+
+class Launcher:
+    """Runs `active` workers and `spares` more. `command(seat)` starts one; everything else it needs is in its
+    environment. `emit` hears events, `heard(device, message)` what workers say that is not the launcher's business.
+
+    `source` and `replicas` are the run's, as `judge` wants them.
+    """
+
+    def __init__(
+        self,
+        active: int,
+        spares: int,
+        command: Sequence[str],
+        logs: Path,
+        *,
+        emit: Callable[[Event], None] = lambda event: None,
+        heard: Heard = lambda device, message: None,
+        env: Mapping[str, str] | None = None,
+        source: str = "parity",
+        replicas: Mapping[int, Sequence[int]] | None = None,
+        patience: float = 100.0,
+        replenish: bool = True,
+        stand_in: bool = False,
+    ) -> None:
+        self.active, self.spares, self.command, self.logs = active, spares, list(command), logs
+        self.emit, self.heard = emit, heard
+        self.source, self.replicas, self.patience, self.replenish = source, dict(replicas or {}), patience, replenish
+        self.swaps: list[Swap] = []
+        self.rewarm_compiles = 0
+        self.epoch, self.slots = 0, tuple((seat, 0) for seat in range(active))
+        self.standby: Device | None = None
+        self.protected = False
+        self.workers: dict[Device, Worker] = {}
+        self.progress = Progress()
+        self._used: dict[int, int] = {}
+        self._env = dict(os.environ if env is None else env)
+        self._key = secrets.token_bytes(32)
+        self._listener = listen("127.0.0.1", self._key)
+        self._events: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
+        self._at: dict[str, set[Device]] = {}
+        self._mending: Mending | None = None
+        self._order: dict[str, Any] | None = None
+        self._touched: set[Device] = set()
+        self._number = 0
+        self._running = False
+        self._closed = False
+        self._coordinator: Child | None = None
+        self._stand_in: Child | None = None
+        self._wants_stand_in = stand_in
+
+    # -- the face ---------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Run to the end. Raises `Stopped` beyond the promise; leaves no process behind, however it ends."""
+        threading.Thread(target=self._accept, name="poise-accept", daemon=True).start()
+        try:
+            seats = self.active + self.spares
+            self._coordinator, address = start_coordinator(
+                seats, self.patience, self.logs / "coordinator.log", lambda status: self._put("coordinator", status)
+            )
+            host, port = self._listener.address  # type: ignore[misc]
+            self._env |= {
+                "POISE_COORDINATOR": address, "POISE_SEATS": str(seats), "POISE_PATIENCE": str(self.patience),
+                "POISE_LAUNCHER": f"{host}:{port}", "POISE_KEY": self._key.hex(),
+            }  # fmt: skip
+            if self._wants_stand_in:
+                command = [sys.executable, "-m", "poise.devices.process._standin", address, str(self.patience)]
+                self._stand_in = Child(command, self._env, self.logs / "stand-in.log", lambda status: None)
+            for seat in range(seats):
+                self._start((seat, 0))
+            while not all(self.workers[d].done for d in self.slots):
+                self._next()
+            self._tell_all({"do": "end", "status": 0})
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Kill whatever still runs."""
+        self._closed = True
+        for child in [w.child for w in self.workers.values()] + [self._stand_in, self._coordinator]:
+            if child is not None:
+                child.kill()
+        self._listener.close()
+
+    def kill(self, seat: int | str, number: int = signal.SIGKILL) -> None:
+        """Strike the process that sits in `seat` now, or the "coordinator" (fault injection)."""
+        if seat == "coordinator":
+            assert self._coordinator is not None
+            self._coordinator.signal(number)
+            return
+        for worker in self.workers.values():
+            if worker.device[0] == seat and worker.child is not None and worker.child.alive:
+                worker.struck = time.monotonic()
+                worker.child.signal(number)
+
+    # -- events -----------------------------------------------------------------------------------------------------
+
+    def _put(self, *event: Any) -> None:
+        self._events.put(event)
+
+    def _accept(self) -> None:
+        while not self._closed:
+            try:
+                wire = Wire(self._listener.accept())
+            except Exception:  # a stranger without the key, or the end
+                continue
+            threading.Thread(target=self._hear, args=(wire,), name="poise-hear", daemon=True).start()
+
+    def _hear(self, wire: Wire) -> None:
+        hello = wire.hear()
+        if hello is None:
+            return
+        device: Device = tuple(hello["device"])
+        self._put("hello", device, wire, hello)
+        while (message := wire.hear()) is not None:
+            self._put("said", device, message)
+
+    def _next(self) -> None:
+        """Wait for the next thing that happens, and act on it."""
+        try:
+            event = self._events.get(timeout=self.progress.patience())
+        except queue.Empty:
+            self._stuck()
+            return
+        match event:
+            case ("hello", device, wire, hello):
+                self._hello(device, wire, hello)
+            case ("said", device, message):
+                self._said(device, message)
+            case ("died", device, status):
+                self._died(device, status)
+            case ("coordinator", status):
+                raise Stopped(f"The coordinator's process {how(status)}; nobody can rejoin without it.")
+
+    def _start(self, device: Device) -> None:
+        seat, incarnation = device
+        self._used[seat] = incarnation
+        env = self._env | {"POISE_SEAT": str(seat), "POISE_INCARNATION": str(incarnation)}
+        log = self.logs / f"worker-{seat}.{incarnation}.log"
+        child = Child(self.command, env, log, lambda status: self._put("died", device, status))
+        self.workers[device] = Worker(device, child)
+
+    def _hello(self, device: Device, wire: Wire, hello: dict[str, Any]) -> None:
+        worker = self.workers[device]
+        worker.wire, worker.data = wire, tuple(hello["data"])
+        self.emit(ProcessStarted(device[0], device[1], int(hello["pid"])))
+        if self._running:
+            self._recruit()
+        elif all(w.wire is not None for w in self.workers.values()):
+            self._running = True
+            self.standby = (self.active, 0) if self.spares else None
+            self._tell_all(self._epoch_message(Verdict(self.slots, -1)))
+
+    def _said(self, device: Device, message: dict[str, Any]) -> None:
+        worker = self.workers[device]
+        what = message["say"]
+        self.progress.heard()
+        match what:
+            case "at":
+                self._arrived(device, message["name"], [tuple(d) for d in message["who"]])
+            case "begin":
+                step = int(message["step"])
+                if step > self.progress.step:
+                    self.heard(device, {"say": "stepped", "step": step})
+                self.progress.begin(device, step)
+            case "report":
+                self._reported(device, message["report"])
+            case "resumed":
+                self._resumed(device, int(message["compiles"]))
+            case "compiled":
+                if self._order is not None and self._order["number"] == message["number"]:
+                    for member in self.slots:
+                        self._tell(member, {"do": "order", "number": message["number"], "kind": "go"})
+            case "touched":
+                self._has_touched(device, int(message["number"]), int(message["compiles"]))
+            case "opened":
+                self._protect(int(message["number"]))
+            case "protected":
+                self.protected = True
+                self.emit(Survivable(int(message["generation"]), True, self._why(), len(self.slots)))
+            case "leaving":
+                worker.leaving = message["reason"]
+            case "struck":
+                worker.struck = float(message["at"])  # this clock is the same for all processes of a host
+            case "done":
+                worker.done = True
+                self.progress.rest(device)
+            case "failed":
+                if int(message["status"]) == 3:
+                    raise Stopped(message["sentence"])
+                error = PoiseError(message["sentence"])
+                error.exit_status = int(message["status"])
+                raise error
+            case "pong":
+                self.progress.pong(device, message["busy"], int(message["begun"]))
+            case _:
+                self.heard(device, message)
+
+    # -- deaths -----------------------------------------------------------------------------------------------------
+
+    def _died(self, device: Device, status: int) -> None:
+        worker = self.workers.pop(device)
+        now = time.monotonic()
+        if self._coordinator is not None and not self._coordinator.alive:
+            raise Stopped("The coordinator's process is gone; nobody can rejoin without it.")
+        cause = worker.leaving or self.progress.reason(device) or how(status)
+        self.progress.forget(device)
+        role = "active" if device in self.slots else "spare"
+        slot = self.slots.index(device) if role == "active" else -1
+        detect = None if worker.struck is None else now - worker.struck
+        self.emit(ProcessLost(device[0], device[1], slot, cause, detect))
+        if worker.done:
+            return
+        if not self._running:
+            assert worker.child is not None
+            raise Stopped(f"Worker {device[0]} {how(status)} before the run began: {worker.child.last_words}")
+        if role == "active":
+            self._halt(cause, worker, now)
+        elif self._mending is not None and self._mending.verdict is None:
+            self._decide()
+        elif device == self.standby:
+            self._lose_standby(cause, worker, now)
+        elif self._order is not None and tuple(self._order["spare"]) == device:
+            self._halt(cause, worker, now)
+        elif self._mending is None:
+            self._restart_seats()
+
+    def _lose_standby(self, cause: str, worker: Worker, now: float) -> None:
+        """Nobody waits for the standby while the run goes on; its protection ends."""
+        self.standby, self.protected = None, False
+        self.emit(Survivable(self.progress.step, False, f"the spare {cause}; another is being made ready", 0))
+        if self._order is not None or not self.progress.stepping:
+            self._halt(cause, worker, now)
+        else:
+            self._restart_seats()
+            self._recruit()
+
+    def _halt(self, cause: str, worker: Worker, now: float) -> None:
+        """Stop the epoch: everybody reports what they hold."""
+        before = self._mending
+        dead = worker if worker.device in self.slots else (None if before is None else before.dead)
+        self._mending = Mending(now, cause, dead, self.progress.step)
+        self._order = None
+        self._at.clear()
+        for other in self.workers.values():
+            other.done = False
+        gone = [list(worker.device)]
+        self.progress.pause()
+        if self._stand_in is not None and worker.device in self.slots:
+            self._stand_in.line(str(worker.device[0]))
+        self._tell_all({"do": "halt", "dead": gone})
+        self._decide()
+
+    def _reported(self, device: Device, said: dict[str, Any]) -> None:
+        if self._mending is None:
+            return
+        said["warm"] = tuple(tuple(tuple(d) for d in p) for p in said["warm"])
+        self._mending.reports[device] = Report(**{k: tuple(v) if isinstance(v, list) else v for k, v in said.items()})
+        self._decide()
+
+    def _decide(self) -> None:
+        """Once everybody alive has reported: how it goes on."""
+        mending = self._mending
+        assert mending is not None
+        if mending.verdict is not None:
+            return
+        dead = frozenset(d for d in self.slots if d not in self.workers)
+        if self.standby is not None and self.standby not in self.workers:
+            self.standby = None
+        wait_for = {d for d in self.slots if d not in dead} | ({self.standby} if self.standby else set())
+        if not wait_for <= set(mending.reports):
+            return
+        at = Situation(self.slots, dead, self.standby if self.protected or self.source == "replica" else None,
+                       self.source, self.replicas)  # fmt: skip
+        if dead and self.standby is not None and at.standby is None:
+            raise Stopped(f"Slot {self.slots.index(next(iter(dead)))} was lost before its parity was whole.")
+        verdict = judge(at, mending.reports)
+        if isinstance(verdict, Beyond):
+            raise Stopped(verdict.reason)
+        mending.verdict = verdict
+        self.epoch += 1
+        address = None
+        if verdict.rebuilt >= 0:
+            new = self.workers[verdict.slots[verdict.rebuilt]]
+            address, self.standby = new.data, None
+        self.slots, self.protected = verdict.slots, False
+        self._tell_all(self._epoch_message(verdict, address))
+
+    def _epoch_message(self, verdict: Verdict, address: tuple[str, int] | None = None) -> dict[str, Any]:
+        standby = None if self.standby is None else self.workers[self.standby]
+        return {
+            "do": "epoch", "epoch": self.epoch, "slots": self.slots, "restart": verdict.restart,
+            "commit": verdict.commit, "rebuilt": verdict.rebuilt, "source": verdict.source, "peer": verdict.peer,
+            "address": address, "number": self._number,
+            "standby": None if standby is None else standby.device,
+            "vault": None if standby is None else standby.data,
+        }  # fmt: skip
+
+    def _resumed(self, device: Device, compiles: int) -> None:
+        """A member has committed a step in the new epoch; when all have, the loss is mended."""
+        mending = self._mending
+        if mending is None or mending.verdict is None:
+            return
+        mending.compiles[device] = compiles
+        if set(mending.compiles) != set(self.slots):
+            return
+        self._mending = None
+        verdict, dead = mending.verdict, mending.dead
+        if verdict.rebuilt >= 0 and dead is not None:
+            now = time.monotonic()
+            detect = None if dead.struck is None else mending.since - dead.struck
+            total = sum(mending.compiles.values())
+            swap = Swap(mending.cause, verdict.rebuilt, dead.device[0], verdict.restart, verdict.source, detect,
+                        now - mending.since, total, verdict.lost)  # fmt: skip
+            self.swaps.append(swap)
+            new = self.slots[verdict.rebuilt]
+            self.emit(Swapped(verdict.restart, verdict.rebuilt, dead.device[0], new[0], "lost", verdict.source,
+                              swap.swap_s, total))  # fmt: skip
+            self.emit(Survivable(verdict.restart, False, "the spare was used; another is being made ready", 0))
+        self._restart_seats()
+        self._recruit()
+
+    # -- spares -----------------------------------------------------------------------------------------------------
+
+    def _restart_seats(self) -> None:
+        """A new process for every seat that is empty: the next spare."""
+        if not self.replenish:
+            return
+        taken = {seat for seat, _ in self.workers}
+        for seat in range(self.active + self.spares):
+            if seat not in taken and self._used[seat] + 1 < INCARNATIONS:
+                self._start((seat, self._used[seat] + 1))
+
+    def _recruit(self) -> None:
+        """Have all warm the placements of the next spare, if there is one and nothing else is under way."""
+        free = [d for d, w in self.workers.items() if d not in self.slots and w.wire is not None]
+        if self.standby is not None or self._order is not None or self._mending is not None or not free:
+            return
+        if any(self.workers[d].done for d in self.slots if d in self.workers):
+            return
+        self._number += 1
+        self._touched = set()
+        self._order = {"do": "order", "number": self._number, "kind": "touch", "spare": min(free), "slots": self.slots}
+        for device in (*self.slots, min(free)):
+            self._tell(device, self._order)
+
+    def _has_touched(self, device: Device, number: int, compiles: int) -> None:
+        self.rewarm_compiles += compiles
+        if self._order is None or self._order["number"] != number:
+            return
+        self._touched.add(device)
+        spare: Device = tuple(self._order["spare"])
+        if self._touched == {*self.slots, spare}:
+            self.standby = spare
+            self._number += 1
+            self._order = {"do": "order", "number": self._number, "kind": "open", "spare": spare, "slots": self.slots}
+            self._tell(spare, self._order)
+
+    def _protect(self, number: int) -> None:
+        """The standby's vault is open: the members begin to send at the next boundary that they agree on."""
+        if self._order is None or self._order["number"] != number or self.standby is None:
+            return
+        vault = self.workers[self.standby].data
+        for device in self.slots:
+            self._tell(device, {"do": "order", "number": number, "kind": "protect", "vault": vault})
+        self._order = None
+
+    # -- barriers, words ----------------------------------------------------------------------------------------------
+
+    def _arrived(self, device: Device, name: str, who: list[Device]) -> None:
+        here = self._at.setdefault(name, set())
+        here.add(device)
+        self.progress.rest(device)
+        if here >= set(who):
+            del self._at[name]
+            for member in who:
+                self._tell(member, {"do": "pass", "name": name})
+
+    def _tell(self, device: Device, message: dict[str, Any]) -> None:
+        worker = self.workers.get(device)
+        if worker is not None and worker.wire is not None:
+            worker.wire.say(message)
+
+    def _tell_all(self, message: dict[str, Any]) -> None:
+        for device in list(self.workers):
+            self._tell(device, message)
+
+    def _why(self) -> str:
+        return "the successors are warm and the parity is whole" if self.source == "parity" else "a replica lives"
+
+    # -- stuck workers ------------------------------------------------------------------------------------------------
+
+    def _stuck(self) -> None:
+        """Nothing has happened for too long: ask everybody, then end whoever holds the others up."""
+        if not self.progress.asking:
+            self.progress.ask()
+            self._tell_all({"do": "ping"})
+            return
+        asked = {d for d, w in self.workers.items() if w.wire is not None}
+        culprits = self.progress.culprits(asked)
+        for device in culprits:
+            child = self.workers[device].child
+            if child is not None:
+                child.dump(1.0)
+                child.signal(signal.SIGKILL)
+        if culprits:
+            self.progress.pause()
+        elif self._running and (self.progress.stepping or self._mending) and self.progress.age > self.progress.longest:
+            what = "mended the loss" if self._mending else "begun a step"
+            raise Stopped(f"All workers live and none has {what} for {self.progress.age:.0f} s.")

@@ -1,0 +1,140 @@
+"""Placements over several processes: compiled ahead, their communicators made by all members together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.sharding import PartitionSpec as P
+
+from ..devices import Placement
+from ..devices._warm import communicators
+from ..devices.process import Cliques, Device, Member, learn_incarnations
+from ..errors import BadMesh
+from ._form import Form
+from ._shardwise import place
+from ._step import Builder, Executables
+from ._workload import Workload
+
+Slots = tuple[Device, ...]
+
+
+@dataclass(frozen=True)
+class PeerReady:
+    """What is warm for one placement. `agree` is the one-word reduction by minimum before a commit; `gather` makes
+    what each device says of its repairs known to all."""
+
+    placement: Placement
+    exe: Executables
+    agree: Callable[[Array], Array]
+    gather: Callable[[Array, Array], tuple[Array, Array]]
+    touch: Callable[[], None]
+
+    def agreed(self, word: int) -> int:
+        """The smallest word that a member brings; when it is known here, every member has come this far."""
+        spec = P(self.placement.names)
+        n = len(self.placement.devices)
+        return int(np.asarray(self.agree(place(np.full(n, word, np.int32), self.placement, spec))))
+
+
+class PeerStage:
+    """The placements that this process can run at once, by their slots."""
+
+    def __init__(self, workload: Workload, form: Form, builder: Builder, member: Member) -> None:
+        self.workload, self.form, self.builder, self.member = workload, form, builder, member
+        self.cliques: Cliques = Cliques()
+        self.warm: dict[Slots, PeerReady] = {}
+        self.ours: Callable[[], Iterable[int]] = lambda: ()
+        member.cut = lambda dead: void(self.cliques.cut(dead))
+
+    def placement(self, slots: Slots) -> Placement:
+        """The placement of these seats and incarnations."""
+        return Placement(tuple(device_of(d) for d in slots), self.form.axes)
+
+    def build(self, slots: Slots) -> PeerReady:
+        """Compile everything for `slots`; nothing is allocated and nobody is talked to."""
+        with jax.enable_x64(self.workload.traits.x64 or bool(jax.config.read("jax_enable_x64"))):
+            placement = self.placement(slots)
+            names, form = placement.names, self.form
+
+            def local(word: Array) -> Array:
+                return lax.pmin(word[0], names)
+
+            def everyone(mended: Array, late: Array) -> tuple[Array, Array]:
+                both = (lax.all_gather(x, names, axis=0, tiled=True) for x in (mended, late))
+                return tuple(both)  # type: ignore[return-value]
+
+            def compiled(f: Callable[..., Any], ins: Any, outs: Any, *shapes: Any) -> Any:
+                mapped = jax.shard_map(f, mesh=placement.mesh, in_specs=ins, out_specs=outs, check_vma=False)
+                return jax.jit(mapped).lower(*shapes).compile()
+
+            n, units = form.devices, len(form.plan.units)
+            spec = form.stacked
+            sharding = placement.sharding(spec)
+            word = jax.ShapeDtypeStruct((n,), jnp.int32, sharding=sharding)
+            mended = jax.ShapeDtypeStruct((n * units, 5), jnp.int32, sharding=sharding)
+            late = jax.ShapeDtypeStruct((n, 6), jnp.int32, sharding=sharding)
+            return PeerReady(
+                placement,
+                self.builder(placement),
+                compiled(local, spec, P(), word),
+                compiled(everyone, (spec, spec), (P(), P()), mended, late),
+                communicators(placement),
+            )
+
+    def touch(self, slots: Slots, ready: PeerReady, barrier: str) -> None:
+        """Make the communicators of `slots`, all members together. Raises `PeerLost` if one of them dies."""
+        self.member.barrier(barrier, slots)
+        with self.cliques.recording(slots, ours=Lazy(self.ours)):
+            ready.touch()
+            ready.agreed(0)
+        self.warm[slots] = ready
+
+    def keep_only(self, wanted: Sequence[Slots]) -> None:
+        """Forget the other placements."""
+        for slots in set(self.warm) - set(wanted):
+            del self.warm[slots]
+
+    def learn(self, slots: Slots) -> None:
+        """On a GPU: tell the processes of `slots` each other's incarnations."""
+        devices = [device_of(d) for d in slots]
+        if devices[0].platform == "gpu":
+            learn_incarnations(devices)
+
+
+class Lazy:
+    """Iterates over what a function returns when it is asked."""
+
+    def __init__(self, make: Callable[[], Iterable[int]]) -> None:
+        self._make = make
+
+    def __iter__(self) -> Any:
+        return iter(self._make())
+
+
+def void(_: Any) -> None:
+    """Nothing."""
+
+
+def device_of(device: Device) -> jax.Device:
+    """JAX's device for a seat and incarnation.
+
+    On a CPU every process has as many virtual devices as its seat may see incarnations and uses the one of its own: a
+    process that takes a dead one's seat so never meets a stale communicator. A GPU process has one device, and JAX
+    tells its incarnations apart itself.
+    """
+    seat, incarnation = device
+    local = [d for d in jax.devices() if d.process_index == seat]
+    if not local:
+        raise BadMesh(f"No process sits in seat {seat}.")
+    return local[incarnation] if local[0].platform == "cpu" else local[0]
+
+
+def successors(slots: Slots, spare: Device) -> list[Slots]:
+    """Every placement that one loss leads to."""
+    return [tuple(spare if i == slot else d for i, d in enumerate(slots)) for slot in range(len(slots))]

@@ -1,0 +1,71 @@
+"""One process's piece of a kept state that is spread over several processes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array
+from jax.sharding import PartitionSpec as P
+
+from ..devices import Placement
+from ..seal._host import words_of
+from ._form import Form, Kept
+
+
+def place(x: np.ndarray, placement: Placement, spec: P) -> Array:
+    """A global array from a host array that every process has whole; copies only this process's part, talks to
+    nobody."""
+    sharding = placement.sharding(spec)
+    where = sharding.addressable_devices_indices_map(x.shape)
+    pieces = [jax.device_put(np.array(x[index], copy=True), device) for device, index in where.items()]
+    return jax.make_array_from_single_device_arrays(x.shape, sharding, pieces)
+
+
+def place_tree(tree: Any, specs: Any, placement: Placement) -> Any:
+    """`place` for every leaf; `specs` has the tree's structure."""
+    return jax.tree.map(lambda x, spec: place(np.asarray(x), placement, spec), tree, specs)
+
+
+def own_pieces(kept: Kept) -> list[np.ndarray]:
+    """This process's pieces of each array, as views where the backend allows; the arrays must stay alive meanwhile."""
+    return [np.asarray(x.addressable_shards[0].data) for x in jax.tree.leaves(kept)]
+
+
+def joined(pieces: list[np.ndarray]) -> np.ndarray:
+    """All words of a shard, leaves and seals and tags: what travels, and what is XORed."""
+    return np.concatenate([words_of(piece) for piece in pieces])
+
+
+def parted(words: np.ndarray, form: Form, placement: Placement) -> list[np.ndarray]:
+    """The inverse of `joined`."""
+    out, at = [], 0
+    for like in jax.tree.leaves(form.kept_shapes(placement)):
+        shape = like.sharding.shard_shape(like.shape)
+        count = int(np.prod(shape)) * like.dtype.itemsize
+        size = -(-count // 4)
+        out.append(words[at : at + size].view(np.uint8)[:count].view(like.dtype).reshape(shape).copy())
+        at += size
+    return out
+
+
+def kept_from(pieces: list[np.ndarray], form: Form, placement: Placement) -> Kept:
+    """A kept state of which this process holds `pieces`."""
+    like, treedef = jax.tree.flatten(form.kept_shapes(placement))
+    device = next(d for d in placement.devices if d.process_index == jax.process_index())
+    arrays = [
+        jax.make_array_from_single_device_arrays(x.shape, x.sharding, [jax.device_put(piece, device)])
+        for x, piece in zip(like, pieces, strict=True)
+    ]
+    return treedef.unflatten(arrays)
+
+
+def kept_again(kept: Kept, form: Form, placement: Placement) -> Kept:
+    """The same pieces as part of another placement, in which this process's device has kept its slot; moves nothing."""
+    like = jax.tree.leaves(form.kept_shapes(placement))
+    arrays, treedef = jax.tree.flatten(kept)
+    return treedef.unflatten(
+        jax.make_array_from_single_device_arrays(x.shape, x.sharding, [a.addressable_shards[0].data])
+        for x, a in zip(like, arrays, strict=True)
+    )
