@@ -105,9 +105,7 @@ def launch(
 
 
 @app.command
-def worker(
-    job: str, *, active: int, out: Path, source: str = "parity", faults: str | None = None, resume: Path | None = None
-) -> int:
+def worker(job: str, *, active: int, out: Path, source: str = "parity", resume: Path | None = None) -> int:
     """Be one process of a launched run; poise launch starts it, and so can a cluster's scheduler.
 
     Parameters
@@ -120,14 +118,12 @@ def worker(
         Directory for snapshots.
     source
         Of a lost shard: parity or replica.
-    faults
-        A script of kills.
     resume
         Directory with snapshots to go on from.
     """
     from ._worker import worker as command
 
-    return command(job, active, faults, out, resume, source)
+    return command(job, active, out, resume, source)
 
 
 @app.command

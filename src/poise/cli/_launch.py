@@ -17,7 +17,17 @@ import jax
 from ..control import Journal
 from ..devices.process import Device, Launcher, Swap
 from ..errors import BadInput, PoiseError, Stopped
-from ..events import Event, RunFinished, RunStarted, RunStopped, SnapshotKept, SnapshotRefused, from_dict
+from ..events import (
+    Event,
+    Mended,
+    ProcessLost,
+    RunFinished,
+    RunStarted,
+    RunStopped,
+    SnapshotKept,
+    SnapshotRefused,
+    from_dict,
+)
 from ..faults import COORDINATOR, ProcessFault, load_process_script
 from ..keeper._form import Form
 from ..keeper._parts import write_manifest
@@ -56,6 +66,7 @@ class Ran:
     leaves: tuple[Any, ...] = ()
     seconds: float = 0.0
     rewarm_compiles: int = 0
+    struck: list[ProcessFault] = field(default_factory=list)
     stopped: Stopped | None = None
 
 
@@ -65,7 +76,6 @@ def launch(
 ) -> int:  # fmt: skip
     """Run a job over processes; the exit status is 3 if it stopped beyond the promise."""
     check_json(json)
-    children = jax.config.jax_platforms
     jax.config.update("jax_platforms", "cpu")  # this process only reads results; the devices belong to the workers
     plan = make_plan(job, active, spares)
     resume_from, _ = resume_directory(resume)
@@ -85,12 +95,11 @@ def launch(
         if script:
             aside = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             alone = Plan(**{**vars(plan), "spares": 0})
-            clean = run_over(alone, aside, resume_from, None, [], children, [live.run("clean", plan.steps)])
+            clean = run_over(alone, aside, resume_from, [], [live.run("clean", plan.steps)])
             if clean.stopped is not None:
                 raise PoiseError(f"The run without faults did not end: {clean.stopped}")
         listeners = [live.run(plan.workload.name, plan.steps)]
-        path = None if faults is None else packaged(faults) or Path(faults)
-        ran = run_over(plan, where, resume_from, path, script, children, listeners)
+        ran = run_over(plan, where, resume_from, script, listeners)
         said = report(plan, ran, clean, script)
         if out is not None:
             if ran.stopped is not None:
@@ -126,23 +135,16 @@ def make_plan(job: str, active: int | None, spares: int | None) -> Plan:
 
 
 def run_over(
-    plan: Plan, out: Path, resume: Path | None, faults: Path | None, script: list[ProcessFault], platforms: str | None,
-    listen: list[Listener],
+    plan: Plan, out: Path, resume: Path | None, script: list[ProcessFault], listen: list[Listener]
 ) -> Ran:  # fmt: skip
     """One run, with its journal and snapshots in `out`."""
-    import os
-
     ran = Ran()
     snapshots = out / "snapshots"
     command = [
         sys.executable, "-m", "poise", "worker", plan.job, "--active", str(plan.active), "--out", str(snapshots),
         "--source", plan.source,
     ]  # fmt: skip
-    command += [] if faults is None else ["--faults", str(faults)]
     command += [] if resume is None else ["--resume", str(resume)]
-    env = dict(os.environ)
-    if platforms:
-        env["JAX_PLATFORMS"] = platforms
     with Journal(out / "run.db") as journal:
 
         def hear(event: Event) -> None:
@@ -152,7 +154,7 @@ def run_over(
 
         desk = Desk(plan, snapshots, hear, script)
         launcher = Launcher(
-            plan.active, plan.spares, command, out / "logs", emit=hear, heard=desk.heard, env=env, source=plan.source,
+            plan.active, plan.spares, command, out / "logs", emit=desk.hear, heard=desk.heard, source=plan.source,
             replicas={slot: replicas_of(plan.form, slot) for slot in range(plan.active)},
         )  # fmt: skip
         desk.launcher = launcher
@@ -173,18 +175,31 @@ def run_over(
             hear(RunStopped(max(launcher.progress.step, 0), "interrupted", str(snapshots)))
             raise
         ran.seconds = time.perf_counter() - t0
+        ran.struck = desk.struck
         ran.swaps, ran.rewarm_compiles = launcher.swaps, launcher.rewarm_compiles
     return ran
 
 
 class Desk:
-    """What workers say that is not the launcher's business: events, parts of snapshots, and the script's clock."""
+    """What workers say that is not the launcher's business: events, parts of snapshots, and the fault script's clock.
+
+    Faults with a step are sent to their worker as it starts. Those that wait are sent one by one, in the script's
+    order, each when the run is protected again after the one before.
+    """
 
     def __init__(self, plan: Plan, snapshots: Path, hear: Listener, script: list[ProcessFault]) -> None:
-        self.plan, self.snapshots, self.hear = plan, snapshots, hear
+        self.plan, self.snapshots, self._hear = plan, snapshots, hear
         self.launcher: Launcher | None = None
-        self._script = [f for f in script if not f.phase]
+        self.struck: list[ProcessFault] = []
+        self._script, self._waiting = [f for f in script if not f.wait], [f for f in script if f.wait]
+        self._open = False
         self._parts: dict[int, dict[int, str]] = {}
+
+    def hear(self, event: Event) -> None:
+        """An event of the launcher's or of a worker's."""
+        if isinstance(event, ProcessLost | Mended):
+            self._open = False
+        self._hear(event)
 
     def heard(self, device: Device, message: dict[str, Any]) -> None:
         """A worker said something."""
@@ -194,8 +209,13 @@ class Desk:
                 self.hear(from_dict(message["event"]))
             case "written":
                 self._written(int(message["step"]), int(message["slot"]), message["mark"])
+            case "hello":
+                for fault in [f for f in self._script if f.phase and (f.worker, f.incarnation) == device]:
+                    self._send(fault, device)
+            case "struck":
+                self.struck.append(ProcessFault(**message["fault"]))
             case "stepped":
-                self._strike(int(message["step"]))
+                self._clock(int(message["step"]))
 
     def _written(self, step: int, slot: int, mark: str) -> None:
         parts = self._parts.setdefault(step, {})
@@ -209,13 +229,30 @@ class Desk:
                 path = write_manifest(self.snapshots, step, self.plan.workload.name, marks)
                 self.hear(SnapshotKept(step, self.plan.form.state_bytes, str(path)))
 
-    def _strike(self, step: int) -> None:
+    def _clock(self, step: int) -> None:
         launcher = self.launcher
         assert launcher is not None
-        for fault in [f for f in self._script if step >= f.step and (launcher.protected or not f.wait)]:
+        for fault in [f for f in self._script if not f.phase and step >= f.step]:
             self._script.remove(fault)
-            number = SIGKILL if fault.kind == "kill" else SIGSTOP
-            launcher.kill("coordinator" if fault.worker == COORDINATOR else fault.worker, number)
+            self._strike(fault)
+        if self._waiting and launcher.protected and not self._open and step >= self._waiting[0].step:
+            fault = self._waiting.pop(0)
+            self._open = True
+            device = launcher.sitting(fault.worker)
+            if fault.phase and device is not None:
+                self._send(fault, device)
+            else:
+                self._strike(fault)
+
+    def _send(self, fault: ProcessFault, device: Device) -> None:
+        assert self.launcher is not None
+        self.launcher.tell(device, {"do": "strike", "fault": asdict(fault)})
+
+    def _strike(self, fault: ProcessFault) -> None:
+        assert self.launcher is not None
+        number = SIGKILL if fault.kind == "kill" else SIGSTOP
+        self.launcher.kill("coordinator" if fault.worker == COORDINATOR else fault.worker, number)
+        self.struck.append(fault)
 
 
 def report(plan: Plan, ran: Ran, clean: Ran | None, script: list[ProcessFault]) -> dict[str, Any]:
@@ -232,7 +269,7 @@ def report(plan: Plan, ran: Ran, clean: Ran | None, script: list[ProcessFault]) 
         "steps": plan.steps,
         "rel_l2": exact,
         "bit_identical": None if clean is None or ran.stopped is not None else ran.fingerprint == clean.fingerprint,
-        "faults": [asdict(f) for f in script],
+        "faults": [asdict(f) | {"struck": f in ran.struck} for f in script],
         "swaps": [asdict(s) for s in ran.swaps],
         "compiles": sum(s.compiles for s in ran.swaps),
         "rewarm_compiles": ran.rewarm_compiles,

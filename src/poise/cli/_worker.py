@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,39 +17,42 @@ from ..control._registry import Registry, apply
 from ..devices.process import INCARNATIONS, Member, die_with_parent, join, listen
 from ..errors import BadInput, PoiseError, Stopped
 from ..events import Decision, DeviceChanged, Event, Fault, RunStarted, to_dict
-from ..faults import ProcessFault, load_process_script
+from ..faults import ProcessFault
+from ..faults._process import DAMAGE
+from ..keeper._peer import PeerLoop
 from ..keeper._peer_life import PeerLife, Slots
-from ..seal._host import words_of
+from ..keeper._shardwise import on_device
+from ..kernels.layout import Layout
 from ._engine import steps_of
 from ._job import Job, load_job
 
 
-def worker(job: str, active: int, faults: str | None, out: Path, resume: Path | None, source: str) -> int:
+def worker(job: str, active: int, out: Path, resume: Path | None, source: str) -> int:
     """Live as one of the run's processes until the launcher ends it."""
     seat = _number("POISE_SEAT")
     die_with_parent()
     import jax
 
-    if jax.config.jax_platforms in (None, "", "cpu"):
-        jax.config.update("jax_num_cpu_devices", INCARNATIONS)
+    jax.config.update("jax_num_cpu_devices", INCARNATIONS)
     join(_said("POISE_COORDINATOR"), seat, _number("POISE_SEATS"), float(_said("POISE_PATIENCE")))
     jax.devices()  # the backend learns of the others here
     key = bytes.fromhex(_said("POISE_KEY"))
     host, port = _said("POISE_LAUNCHER").rsplit(":", 1)
     listener = listen("127.0.0.1", key)
     device = (seat, _number("POISE_INCARNATION"))
-    member = Member((host, int(port)), key, device, listener.address)  # type: ignore[arg-type]
+    member = Member((host, int(port)), key, device)
     try:
         spec = load_job(job)
         workload = spec.make()
-        script = [] if faults is None else load_process_script(Path(faults), _number("POISE_SEATS"))
         policy = Policy(spec, workload.name, member)
-        blows = Blows([f for f in script if f.worker == seat and f.incarnation == device[1] and f.phase], member)
+        blows = Blows(member)
         life = PeerLife(
             workload, member, listener, key, active, decide=policy.decide, emit=policy.hear,
             every=spec.options.every, source=source, directory=out, resume=resume, each=blows, entered=policy.entered,
         )  # fmt: skip
         blows.life = life
+        member.told = blows.told
+        member.start(listener.address)  # type: ignore[arg-type]
         life.live(steps_of(workload))
     except PoiseError as error:
         status = 3 if isinstance(error, Stopped) else error.exit_status
@@ -96,37 +100,59 @@ class Policy:
 
 
 class Blows:
-    """Strikes this process as its script says, at the very phase."""
+    """Strikes this process when the launcher says so, at the very phase."""
 
-    def __init__(self, script: list[ProcessFault], member: Member) -> None:
-        self._script, self._member = list(script), member
+    def __init__(self, member: Member) -> None:
+        self._script: list[ProcessFault] = []
+        self._member = member
         self.life: PeerLife | None = None
+
+    def told(self, message: dict[str, Any]) -> None:
+        """What the launcher says: a blow to come, or an order."""
+        assert self.life is not None
+        if message["do"] == "strike":
+            self._script.append(ProcessFault(**message["fault"]))
+        else:
+            self.life.orders.hear(message)
 
     def __call__(self, phase: str, number: int) -> None:
         """A phase is reached; `number` is the step in steps, else the epoch or order."""
         life = self.life
         assert life is not None
         courier = life.loop.courier
-        safe = courier is not None and courier.alive and courier.acked >= life.loop.settled - 2
         for fault in [f for f in self._script if f.phase == phase]:
             late = fault.wait or phase in ("rebuild", "rewarm")
             step = life.loop.settled if phase in ("rebuild", "rewarm", "share") else number
-            if not (step >= fault.step if late else step == fault.step) or (fault.wait and not safe):
+            if not (step >= fault.step if late else step == fault.step):
                 continue
             self._script.remove(fault)
-            if phase == "share" and courier is not None:
+            if fault.kind in DAMAGE:
+                self._member.say("struck", fault=asdict(fault), at=time.monotonic())
+                flip(life.loop, fault.kind)
+            elif phase == "share" and courier is not None:
                 courier.before = self._torn(fault)
             else:
                 self._strike(fault)
 
     def _torn(self, fault: ProcessFault) -> Any:
         def strike(wire: Any, message: dict[str, Any], words: np.ndarray) -> None:
-            wire.tear(message, words_of(words).tobytes())
+            wire.tear(message, words.tobytes())
             self._strike(fault)
 
         return strike
 
     def _strike(self, fault: ProcessFault) -> None:
-        self._member.say("struck", kind=fault.kind, phase=fault.phase, at=time.monotonic())
+        self._member.say("struck", fault=asdict(fault), at=time.monotonic())
         sys.stdout.flush()
         os.kill(os.getpid(), signal.SIGKILL if fault.kind == "kill" else signal.SIGSTOP)
+
+
+def flip(loop: PeerLoop, kind: str) -> None:
+    """Damage this process's shard: one bit, or one word in two banks at once, which no single bank explains."""
+    shard, step = loop.held[loop.settled], loop.settled
+    piece = np.array(shard[0], copy=True)
+    words = piece.reshape(-1).view(np.uint32)
+    words[0] ^= np.uint32(1 << 7)
+    if kind == "two_banks":
+        words[Layout(words.size).L] ^= np.uint32(1 << 9)
+    loop.held[step] = [*on_device([piece], next(iter(shard[0].devices()))), *shard[1:]]

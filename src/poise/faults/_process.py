@@ -1,12 +1,12 @@
 """Scripts that strike processes: TOML with one `[[fault]]` table per blow, for `poise launch`.
 
 [[fault]]
-kind = "kill"        # kill (SIGKILL) or stop (SIGSTOP)
+kind = "kill"        # kill (SIGKILL), stop (SIGSTOP), bitflip (one bit of its shard), two_banks (damage beyond parity)
 step = 40
 worker = 1           # the seat of the process, or "coordinator"
 phase = ""           # "": as soon as a member begins `step`; else the process strikes itself: in "propose"
-                     # (dispatched), "ready" (its proposal is here), "commit" (agreed), "share" (half of its parity
-                     # message is sent), or at the first "rebuild" or "rewarm" from `step` on
+                     # (dispatched; "begin": before), "ready" (its proposal is here), "commit" (agreed), "share" (half
+                     # of its parity message is sent), or at the first "rebuild" or "rewarm" from `step` on
 incarnation = 0      # which process in that seat
 wait = false         # true: at the first such moment from `step` on at which the loss of a member can be survived
 """
@@ -20,8 +20,9 @@ from typing import Any
 
 from ..errors import BadJob
 
-PROCESS = ("kill", "stop")
-PHASES = ("", "propose", "ready", "commit", "share", "rebuild", "rewarm")
+SIGNALS = ("kill", "stop")
+DAMAGE = ("bitflip", "two_banks")
+PHASES = ("", "begin", "propose", "ready", "commit", "share", "rebuild", "rewarm")
 COORDINATOR = -1
 
 
@@ -61,10 +62,13 @@ def _fault(table: dict[str, Any], source: str, seats: int) -> ProcessFault:
     for key in ("kind", "step", "worker"):
         if key not in table:
             raise BadJob(f"{source} has no {key!r}.")
-    if table["kind"] not in PROCESS:
-        raise BadJob(
-            f"{source}: poise launch strikes with kill or stop, not {table['kind']!r}; other kinds: poise run."
-        )
+    if table["kind"] not in (*SIGNALS, *DAMAGE):
+        kinds = ", ".join((*SIGNALS, *DAMAGE))
+        raise BadJob(f"{source}: poise launch knows {kinds}, not {table['kind']!r}; for others: poise run.")
+    if table["kind"] in DAMAGE:
+        table = {"phase": "begin", **table}
+        if table["phase"] != "begin":
+            raise BadJob(f"{source}: memory is struck between steps; leave out the phase.")
     table = {**table, "worker": COORDINATOR if table["worker"] == "coordinator" else table["worker"]}
     for key in ("step", "worker", "incarnation"):
         if type(table.get(key, 0)) is not int or (table.get(key, 0) < 0 and table.get(key) != COORDINATOR):

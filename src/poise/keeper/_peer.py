@@ -23,10 +23,10 @@ from ..events import Action, Decision, Dropped, Event, Fault, Mended, Noticed, P
 from ..seal._plan import named_leaves
 from ._classify import CAUSES, Seen, batch_is_bad, blocks, classify
 from ._code import Code
-from ._form import Form, Kept
+from ._form import Form
 from ._peer_orders import Orders
 from ._peer_stage import PeerReady, PeerStage, Slots
-from ._shardwise import joined, kept_again, own_pieces, place, place_tree
+from ._shardwise import Shard, joined, on_host, own_shard, place, place_tree
 from ._step import Builder
 from ._workload import Workload
 
@@ -37,9 +37,9 @@ AHEAD = 2
 class PeerLoop:
     """The active member of a run. `decide` must decide alike on every member; it sees the same faults everywhere.
 
-    `each` is called with (phase, step) between the parts of a step, for fault injection: "propose" (dispatched),
-    "ready" (proposal here), "commit" (agreed), "share" (committed). `save(step, kept)` is called for steps that want a
-    snapshot, and `saved(step)` once a proposal has verified that state.
+    `each` is called with (phase, step) between the parts of a step, for fault injection: "begin", "propose"
+    (dispatched), "ready" (proposal here), "commit" (agreed), "share" (committed). `save(step, shard)` is called for
+    steps that want a snapshot, and `saved(step)` once a proposal has verified that state.
     """
 
     def __init__(
@@ -57,13 +57,13 @@ class PeerLoop:
         self.workload, self.form, self.builder, self.stage = workload, form, builder, stage
         self.member, self.orders, self.decide, self.emit, self.every = member, orders, decide, emit, every
         self.each: Callable[[str, int], None] = lambda phase, step: None
-        self.save: Callable[[int, Kept], None] = lambda step, kept: None
+        self.save: Callable[[int, Shard], None] = lambda step, shard: None
         self.saved: Callable[[int], None] = lambda step: None
         self.courier: Courier | None = None
         self.slots: Slots = ()
         self.slot = -1
         self.settled = 0
-        self.held: dict[int, Kept] = {}
+        self.held: dict[int, Shard] = {}
         self.batches: dict[int, Any] = {}
         self.batch_names = tuple(name for name, _ in named_leaves(builder.batch_shapes))
         self.proposal: tuple[int, Any, np.ndarray] | None = None
@@ -78,13 +78,10 @@ class PeerLoop:
 
     # -- epochs -----------------------------------------------------------------------------------------------------
 
-    def enter(self, slots: Slots, step: int, kept: Kept) -> None:
+    def enter(self, slots: Slots, step: int, shard: Shard) -> None:
         """Begin an epoch as one of `slots` with the state of `step`."""
-        ready = self.stage.warm[slots]
-        if slots != self.slots:
-            kept = kept_again(kept, self.form, ready.placement)
-            self.slots, self.slot = slots, slots.index(self.member.device)
-        self.settled, self.held = step, {step: kept}
+        self.slots, self.slot = slots, slots.index(self.member.device)
+        self.settled, self.held = step, {step: shard}
         self.proposal, self.through = None, -1
         self._open.clear()
         if self.courier is not None:
@@ -116,8 +113,8 @@ class PeerLoop:
 
     def words_of(self, generation: int) -> Callable[[], np.ndarray]:
         """The words of a held generation, when they are asked for."""
-        kept = self.held[generation]
-        return lambda: joined(own_pieces(kept))
+        shard = self.held[generation]
+        return lambda: joined(on_host(shard))
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
@@ -142,6 +139,7 @@ class PeerLoop:
         if index % self.every == 0 and index != self._saved:
             self._saved = index
             self.save(index, self.held[index])
+        self.each("begin", index)
         batch = self.batches.get(index)
         if batch is None:
             batch = self.batches[index] = self.workload.batch(index)
@@ -150,7 +148,7 @@ class PeerLoop:
         placed = place_tree(batch, self.builder.batch_specs, placement)
         self.member.busy = "device"
         ctl = place(ctl, placement, jax.sharding.PartitionSpec())
-        proposal, table, _ = exe.propose(self.held[index], ctl, placed)
+        proposal, table, _ = exe.propose(ready.kept(self.held[index]), ctl, placed)
         self.each("propose", index)
         seen = np.asarray(table)
         self.proposal = (index, (proposal, table), seen)
@@ -173,11 +171,11 @@ class PeerLoop:
     def _commit(self, ready: PeerReady) -> None:
         assert self.proposal is not None
         index, (proposal, table), seen = self.proposal
-        kept, mended, late = ready.exe.commit(self.held[index], proposal, table)
-        jax.block_until_ready(kept.tag)
+        shard, mended, late = self.stage.commit(ready, self.held[index], proposal, table)
+        jax.block_until_ready(shard)
         self.proposal = None
         self.settled = index + 1
-        self.held[index + 1] = kept
+        self.held[index + 1] = shard
         self._close(index)
         self._attempts.pop(index, None)
         if self.workload.traits.in_place or seen[:, 2].any():
@@ -214,16 +212,16 @@ class PeerLoop:
         since, c0 = time.perf_counter(), compiles()
         assert self.proposal is not None
         index, (proposal, arrays), _ = self.proposal
-        kept, mended, late = ready.exe.commit(self.held[index], proposal, arrays)
+        shard, mended, late = self.stage.commit(ready, self.held[index], proposal, arrays)
         self.proposal = None
-        self.held[index] = kept
+        self.held[index] = shard
         seen = self._seen(ready, index, table, mended, late)
         fault = classify(seen, seen.mended, self.form, self._ids, self.batch_names)
         if fault.kind == "memory" and not fault.mended and ready.exe.heal is not None:
-            kept, rows = ready.exe.heal(kept)
-            self.held[index] = kept
+            kept, rows = ready.exe.heal(ready.kept(shard))
+            self.held[index] = own_shard(kept)
             own = np.array([unit.parity for unit in self.form.plan.units])[None, :, None]
-            healed = self._seen(ready, index, table, rows, late).mended + seen.mended * own
+            healed = self._seen(ready, index, table, own_shard(rows)[0], late).mended + seen.mended * own
             fault = replace(fault, mended=not healed[:, :, 4].any())
         fault = self._described(fault, index)
         self._attempts[index] = fault.attempt + 1
@@ -233,9 +231,7 @@ class PeerLoop:
         self._act(decision, fault)
 
     def _seen(self, ready: PeerReady, index: int, table: np.ndarray, mended: Any, late: Any) -> Seen:
-        mended, late = ready.gather(mended, late)
-        n, units = self.form.devices, len(self.form.plan.units)
-        return Seen(index, table, np.asarray(mended).reshape(n, units, 5), np.asarray(late))
+        return Seen(index, table, *ready.gathered(mended, late))
 
     def _described(self, fault: Fault, index: int) -> Fault:
         row = 0

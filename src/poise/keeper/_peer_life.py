@@ -15,12 +15,12 @@ from ..devices import compiles
 from ..devices.process import Courier, Device, Member, PeerLost, Report, Vault
 from ..errors import Stopped
 from ..events import Decision, Event, Fault
-from ._form import Form, Kept
+from ._form import Form
 from ._parts import write_part
 from ._peer import PeerLoop, device_tuple
 from ._peer_orders import Orders
-from ._peer_stage import PeerStage, Slots, successors
-from ._shardwise import kept_from, own_pieces, parted, place
+from ._peer_stage import PeerStage, Slots, device_of, successors
+from ._shardwise import Shard, on_device, on_host, own_shard, parted, place
 from ._snapshot import read, verify_shard
 from ._step import Builder
 from ._workload import Workload
@@ -73,7 +73,6 @@ class PeerLife:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="poise-snapshot")
         self._writing: dict[int, Future[str]] = {}
         self._epoch: dict[str, Any] | None = None
-        member.told = self.orders.hear
 
     def precision(self) -> AbstractContextManager[Any]:
         """64 bits where the workload wants them."""
@@ -117,12 +116,12 @@ class PeerLife:
                 self.member.barrier(f"{epoch}/go", together)
             return
         if message["restart"] < 0:
-            step, kept = self._begin(slots)
+            step, shard = self._begin(slots)
         else:
             self.each("rebuild", epoch)
-            step, kept = self._restart(message, epoch, slots)
+            step, shard = self._restart(message, epoch, slots)
             self.loop.resumed = c0
-        self.loop.enter(slots, step, kept)
+        self.loop.enter(slots, step, shard)
         self.member.barrier(f"{epoch}/go", together)
         if message["vault"] is not None and self.source == "parity":
             host, port = message["vault"]
@@ -144,16 +143,16 @@ class PeerLife:
         for p in mine:
             self.stage.touch(p, built[p], f"{epoch}/warm/{p}")
 
-    def _begin(self, slots: Slots) -> tuple[int, Kept]:
+    def _begin(self, slots: Slots) -> tuple[int, Shard]:
         """The state of the run's first step, or of the snapshot that it goes on from, sealed."""
         ready = self.stage.warm[slots]
         at, leaves = (0, self._start) if self.resume is None else read(self.resume, self.workload.name, self.form)
         placement = ready.placement
         placed = tuple(place(np.asarray(x), placement, s) for x, s in zip(leaves, self.form.specs, strict=True))
         tag = place(np.asarray(at, np.int32), placement, jax.sharding.PartitionSpec())
-        return at, self.builder.sealer(placement)(placed, tag)
+        return at, own_shard(self.builder.sealer(placement)(placed, tag))
 
-    def _restart(self, message: dict[str, Any], epoch: int, slots: Slots) -> tuple[int, Kept]:
+    def _restart(self, message: dict[str, Any], epoch: int, slots: Slots) -> tuple[int, Shard]:
         """The state of the generation that the verdict names: held here, or rebuilt from what the others send."""
         step, rebuilt = int(message["restart"]), int(message["rebuilt"])
         commit, me = int(message["commit"]), self.member.device
@@ -169,7 +168,7 @@ class PeerLife:
             why = verify_shard(pieces, step, self.form)
             if why:
                 raise Stopped(f"The rebuilt shard of slot {rebuilt} cannot be trusted: {why}.")
-            return step, kept_from(pieces, self.form, placement)
+            return step, on_device(pieces, device_of(me))
         if commit >= 0:
             self.loop.finish_commit(commit)
         if self.loop.slot in senders:
@@ -223,11 +222,11 @@ class PeerLife:
 
     # -- snapshots ----------------------------------------------------------------------------------------------------
 
-    def _save(self, step: int, kept: Kept) -> None:
+    def _save(self, step: int, shard: Shard) -> None:
         slot, placement = self.loop.slot, self.stage.warm[self.loop.slots].placement
 
         def work() -> str:
-            pieces = own_pieces(kept)
+            pieces = on_host(shard)
             why = verify_shard(pieces, step, self.form)
             if why:
                 return f"!{why}"

@@ -16,8 +16,8 @@ from ..devices import Placement
 from ..devices._warm import communicators
 from ..devices.process import Cliques, Device, Member, learn_incarnations
 from ..errors import BadMesh
-from ._form import Form
-from ._shardwise import place
+from ._form import Form, Kept
+from ._shardwise import Shard, own_shard, place, whole
 from ._step import Builder, Executables
 from ._workload import Workload
 
@@ -31,6 +31,7 @@ class PeerReady:
 
     placement: Placement
     exe: Executables
+    form: Form
     agree: Callable[[Array], Array]
     gather: Callable[[Array, Array], tuple[Array, Array]]
     touch: Callable[[], None]
@@ -41,6 +42,18 @@ class PeerReady:
         n = len(self.placement.devices)
         return int(np.asarray(self.agree(place(np.full(n, word, np.int32), self.placement, spec))))
 
+    def gathered(self, mended: Array, late: Array) -> tuple[np.ndarray, np.ndarray]:
+        """What every device says of its repairs, from this one's."""
+        n, units = self.form.devices, len(self.form.plan.units)
+        sharding = self.placement.sharding(self.form.stacked)
+        make = jax.make_array_from_single_device_arrays
+        rows = self.gather(make((n * units, 5), sharding, [mended]), make((n, 6), sharding, [late]))
+        return np.asarray(rows[0]).reshape(n, units, 5), np.asarray(rows[1])
+
+    def kept(self, shard: Shard) -> Kept:
+        """The kept state of this placement of which `shard` is this process's part."""
+        return whole(shard, self.form, self.placement)
+
 
 class PeerStage:
     """The placements that this process can run at once, by their slots."""
@@ -50,6 +63,7 @@ class PeerStage:
         self.cliques: Cliques = Cliques()
         self.warm: dict[Slots, PeerReady] = {}
         self.ours: Callable[[], Iterable[int]] = lambda: ()
+        self._commit: Callable[..., Any] | None = None
         member.cut = lambda dead: void(self.cliques.cut(dead))
 
     def placement(self, slots: Slots) -> Placement:
@@ -79,13 +93,32 @@ class PeerStage:
             word = jax.ShapeDtypeStruct((n,), jnp.int32, sharding=sharding)
             mended = jax.ShapeDtypeStruct((n * units, 5), jnp.int32, sharding=sharding)
             late = jax.ShapeDtypeStruct((n, 6), jnp.int32, sharding=sharding)
-            return PeerReady(
+            made = PeerReady(
                 placement,
                 self.builder(placement),
+                form,
                 compiled(local, spec, P(), word),
                 compiled(everyone, (spec, spec), (P(), P()), mended, late),
                 communicators(placement),
             )
+            self.make_commit(made)
+            return made
+
+    def commit(self, ready: PeerReady, shard: Shard, proposal: Any, table: Array) -> tuple[Shard, Array, Array]:
+        """Commit a proposal into this process's next shard; its repairs and late health. Local and out of place."""
+        if self._commit is None:
+            self.make_commit(ready)
+        assert self._commit is not None
+        treedef = jax.tree.structure(self.form.kept_specs, is_leaf=lambda x: isinstance(x, P))
+        offered = jax.tree.structure((proposal, table)).unflatten(own_shard((proposal, table)))
+        kept, mended, late = self._commit(treedef.unflatten(shard), *offered)
+        return jax.tree.leaves(kept), mended, late
+
+    def make_commit(self, ready: PeerReady) -> None:
+        """Compile the commit: once for this process, since it is the same in every placement."""
+        if self._commit is None:
+            device = device_of(self.member.device)
+            self._commit = self.builder.committer(ready.placement, ready.exe, device)
 
     def touch(self, slots: Slots, ready: PeerReady, barrier: str) -> None:
         """Make the communicators of `slots`, all members together. Raises `PeerLost` if one of them dies."""

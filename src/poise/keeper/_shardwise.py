@@ -13,6 +13,9 @@ from ..devices import Placement
 from ..seal._host import words_of
 from ._form import Form, Kept
 
+Shard = list[Array]
+"""One process's arrays of a kept state, in the order of its leaves: the same whatever placement it is part of."""
+
 
 def place(x: np.ndarray, placement: Placement, spec: P) -> Array:
     """A global array from a host array that every process has whole; copies only this process's part, talks to
@@ -28,9 +31,14 @@ def place_tree(tree: Any, specs: Any, placement: Placement) -> Any:
     return jax.tree.map(lambda x, spec: place(np.asarray(x), placement, spec), tree, specs)
 
 
-def own_pieces(kept: Kept) -> list[np.ndarray]:
-    """This process's pieces of each array, as views where the backend allows; the arrays must stay alive meanwhile."""
-    return [np.asarray(x.addressable_shards[0].data) for x in jax.tree.leaves(kept)]
+def own_shard(tree: Any) -> Shard:
+    """This process's arrays of a tree of global ones."""
+    return [x.addressable_shards[0].data for x in jax.tree.leaves(tree)]
+
+
+def on_host(shard: Shard) -> list[np.ndarray]:
+    """A shard's arrays in host memory, as views where the backend allows: the shard must stay alive meanwhile."""
+    return [np.asarray(x) for x in shard]
 
 
 def joined(pieces: list[np.ndarray]) -> np.ndarray:
@@ -50,22 +58,15 @@ def parted(words: np.ndarray, form: Form, placement: Placement) -> list[np.ndarr
     return out
 
 
-def kept_from(pieces: list[np.ndarray], form: Form, placement: Placement) -> Kept:
-    """A kept state of which this process holds `pieces`."""
+def on_device(pieces: list[np.ndarray], device: jax.Device) -> Shard:
+    """Pieces on a device, copied, so that no donation can reach the host's memory."""
+    return [jax.device_put(np.array(piece, copy=True), device) for piece in pieces]
+
+
+def whole(shard: Shard, form: Form, placement: Placement) -> Kept:
+    """The kept state of `placement` of which this process holds `shard`; moves nothing."""
     like, treedef = jax.tree.flatten(form.kept_shapes(placement))
-    device = next(d for d in placement.devices if d.process_index == jax.process_index())
-    arrays = [
-        jax.make_array_from_single_device_arrays(x.shape, x.sharding, [jax.device_put(piece, device)])
-        for x, piece in zip(like, pieces, strict=True)
-    ]
-    return treedef.unflatten(arrays)
-
-
-def kept_again(kept: Kept, form: Form, placement: Placement) -> Kept:
-    """The same pieces as part of another placement, in which this process's device has kept its slot; moves nothing."""
-    like = jax.tree.leaves(form.kept_shapes(placement))
-    arrays, treedef = jax.tree.flatten(kept)
     return treedef.unflatten(
-        jax.make_array_from_single_device_arrays(x.shape, x.sharding, [a.addressable_shards[0].data])
-        for x, a in zip(like, arrays, strict=True)
+        jax.make_array_from_single_device_arrays(x.shape, x.sharding, [piece])
+        for x, piece in zip(like, shard, strict=True)
     )

@@ -60,7 +60,8 @@ class Executables:
 class Builder:
     """Makes the executables of one workload for any placement with the same axes.
 
-    `fused`: both halves in one executable. `hold`: the commit writes out of place.
+    `fused`: both halves in one executable. `hold`: peers can die, so the generation before must stay; the commit is
+    made by `committer`, for one device alone and out of place.
     """
 
     def __init__(self, workload: Workload, form: Form, batch: Any, *, fused: bool = True, hold: bool = False) -> None:
@@ -75,12 +76,7 @@ class Builder:
         form = self.form
         mesh = placement.mesh
         kept = form.kept_shapes(placement)
-        ctl = jax.ShapeDtypeStruct((2,), jnp.int32, sharding=placement.sharding(P()))
-        batch = jax.tree.map(
-            lambda s, p: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=placement.sharding(p)),
-            self.batch_shapes,
-            self.batch_specs,
-        )
+        ctl, batch = self._step_inputs(placement)
 
         same = jax.tree.map(lambda x: x.sharding, kept)
 
@@ -103,12 +99,8 @@ class Builder:
             made["step"] = compiled(step, kept, ctl, batch, outs=(same, None, None), donate=() if lend else (0,))
         else:
             made["propose"] = compiled(propose, kept, ctl, batch)
-            proposal, table, _ = jax.eval_shape(propose, kept, ctl, batch)
-            shards = made["propose"].output_shardings
-            sized = jax.tree.map(
-                lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), (proposal, table), shards[:2]
-            )
-            # Where peers can die, the generation before stays until the next one is protected.
+        if not (self.fused or self.hold):
+            sized = self._proposed(placement, made["propose"], kept, ctl, batch)
             made["commit"] = compiled(
                 commit, kept, *sized, outs=(same, None, None), donate=(1,) if self.hold else (0, 1)
             )
@@ -117,6 +109,40 @@ class Builder:
         replicated = any(not unit.parity for unit in form.plan.units)
         made["heal"] = compiled(self._heal(mesh), kept, outs=(same, None), donate=(0,)) if replicated else None
         return Executables(placement, **made, count=sum(x is not None for x in made.values()))
+
+    def committer(self, placement: Placement, exe: Executables, device: jax.Device) -> Callable[..., Any]:
+        """The commit for one device's pieces, whatever placement it is part of; `exe` is any placement's.
+
+        Takes and returns arrays of that device: what a mesh of one device calls whole.
+        """
+        alone = Placement((device,), tuple((name, 1) for name, _ in self.form.axes))
+
+        def piece(x: Any) -> Any:
+            spec = x.sharding.spec
+            return jax.ShapeDtypeStruct(x.sharding.shard_shape(x.shape), x.dtype, sharding=alone.sharding(spec))
+
+        kept = self.form.kept_shapes(placement)
+        proposal, table = self._proposed(placement, exe.propose, kept, *self._step_inputs(placement))
+        args = jax.tree.map(piece, (kept, proposal, table))
+        outs = (jax.tree.map(lambda x: x.sharding, args[0]), None, None)
+        return jax.jit(self._commit(alone.mesh), donate_argnums=1, out_shardings=outs).lower(*args).compile()
+
+    def _step_inputs(self, placement: Placement) -> tuple[Any, Any]:
+        ctl = jax.ShapeDtypeStruct((2,), jnp.int32, sharding=placement.sharding(P()))
+        batch = jax.tree.map(
+            lambda s, p: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=placement.sharding(p)),
+            self.batch_shapes,
+            self.batch_specs,
+        )
+        return ctl, batch
+
+    def _proposed(self, placement: Placement, propose: Any, *args: Any) -> tuple[Any, Any]:
+        """Shapes and shardings of a proposal and its table."""
+        proposal, table, _ = jax.eval_shape(self._propose(placement.mesh), *args)
+        shards = propose.output_shardings
+        return jax.tree.map(
+            lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), (proposal, table), shards[:2]
+        )
 
     def sealer(self, placement: Placement) -> Callable[[tuple[Array, ...], Any], Kept]:
         """Seal trusted leaves as the state of a step; needed once, at the start."""

@@ -15,7 +15,7 @@ Words = Callable[[], np.ndarray]
 
 
 class Courier:
-    """One connection to one vault. `acked` is the newest generation that is whole there; `alive` turns false when the
+    """One connection to one vault. `acked` is the newest generation that is whole there, `alive` turns false when the
     vault is gone. `poke` is called after either changes."""
 
     def __init__(self, address: Address, key: bytes, epoch: int, slot: int, poke: Callable[[], None]) -> None:

@@ -141,7 +141,7 @@ class Launcher:
                 self._stand_in = Child(command, self._env, self.logs / "stand-in.log", lambda status: None)
             for seat in range(seats):
                 self._start((seat, 0))
-            while not all(self.workers[d].done for d in self.slots):
+            while not all(d in self.workers and self.workers[d].done for d in self.slots):
                 self._next()
             self._tell_all({"do": "end", "status": 0})
         finally:
@@ -165,6 +165,14 @@ class Launcher:
             if worker.device[0] == seat and worker.child is not None and worker.child.alive:
                 worker.struck = time.monotonic()
                 worker.child.signal(number)
+
+    def tell(self, device: Device, message: dict[str, Any]) -> None:
+        """Send a worker a message that is not one of the launcher's own."""
+        self._tell(device, message)
+
+    def sitting(self, seat: int) -> Device | None:
+        """Who sits in a seat now."""
+        return next((d for d, w in self.workers.items() if d[0] == seat and w.wire is not None), None)
 
     # -- events -----------------------------------------------------------------------------------------------------
 
@@ -216,6 +224,7 @@ class Launcher:
     def _hello(self, device: Device, wire: Wire, hello: dict[str, Any]) -> None:
         worker = self.workers[device]
         worker.wire, worker.data = wire, tuple(hello["data"])
+        self.heard(device, hello)
         self.emit(ProcessStarted(device[0], device[1], int(hello["pid"])))
         if self._running:
             self._recruit()
@@ -255,6 +264,7 @@ class Launcher:
                 worker.leaving = message["reason"]
             case "struck":
                 worker.struck = float(message["at"])  # this clock is the same for all processes of a host
+                self.heard(device, message)
             case "done":
                 worker.done = True
                 self.progress.rest(device)
@@ -311,8 +321,12 @@ class Launcher:
     def _halt(self, cause: str, worker: Worker, now: float) -> None:
         """Stop the epoch: everybody reports what they hold."""
         before = self._mending
-        dead = worker if worker.device in self.slots else (None if before is None else before.dead)
-        self._mending = Mending(now, cause, dead, self.progress.step)
+        if before is None or before.verdict is not None:
+            self._mending = Mending(now, cause, None, self.progress.step)
+        # Who has reported for this stop already does not do so again for a second death in it.
+        assert self._mending is not None
+        if worker.device in self.slots:
+            self._mending.dead = worker
         self._order = None
         self._at.clear()
         for other in self.workers.values():
@@ -327,8 +341,10 @@ class Launcher:
     def _reported(self, device: Device, said: dict[str, Any]) -> None:
         if self._mending is None:
             return
-        said["warm"] = tuple(tuple(tuple(d) for d in p) for p in said["warm"])
-        self._mending.reports[device] = Report(**{k: tuple(v) if isinstance(v, list) else v for k, v in said.items()})
+        warm = tuple(tuple((int(s), int(i)) for s, i in p) for p in said["warm"])
+        self._mending.reports[device] = Report(
+            tuple(said["held"]), said["proposal"], said["ready"], said["settled"], tuple(said["vault"]), warm
+        )
         self._decide()
 
     def _decide(self) -> None:

@@ -29,7 +29,7 @@ class Member:
     `busy` is what the working thread is at: "host", "wait" (for others) or "device".
     """
 
-    def __init__(self, address: Address, key: bytes, device: Device, data: Address) -> None:
+    def __init__(self, address: Address, key: bytes, device: Device) -> None:
         self.device, self.busy, self.begun = device, "host", -1
         self.cut: Callable[[list[Device]], None] = lambda dead: None
         self.told: Callable[[dict[str, Any]], None] = lambda message: None
@@ -39,7 +39,10 @@ class Member:
         self._halted = False
         self._next: dict[str, Any] | None = None
         faulthandler.register(signal.SIGUSR1, all_threads=True)
-        self.say("hello", device=device, pid=os.getpid(), data=data)
+
+    def start(self, data: Address) -> None:
+        """Say hello, and hear from now on: `cut` and `told` must be set. `data` is where others reach this process."""
+        self.say("hello", device=self.device, pid=os.getpid(), data=data)
         threading.Thread(target=self._listen, name="poise-member", daemon=True).start()
 
     def say(self, what: str, **more: Any) -> None:

@@ -60,8 +60,7 @@ def join(address: str, seat: int, seats: int, patience: float) -> Any:
 
     _, state = _private()
     jax.config.update("jax_enable_recoverability", True)
-    if jax.config.jax_platforms in (None, "", "cpu"):
-        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
     state.process_id, state.num_processes, state.coordinator_address = seat, seats, address
     state.client = connect(address, seat, patience)
     return state.client
