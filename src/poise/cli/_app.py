@@ -90,6 +90,10 @@ def launch(
     faults: Annotated[str | None, Parameter(help="A script of kills (TOML), or the name of a packaged one.")] = None,
     out: Out = None,
     resume: Annotated[Path | None, Parameter(help="Directory of an earlier run to go on from.")] = None,
+    serve: Annotated[
+        str | None, Parameter(help="Start no workers: coordinate, at HOST:PORT, those that a scheduler starts.")
+    ] = None,
+    overhead: Annotated[bool, Parameter(help="Measure the cost of the protection against losses.")] = False,
     json: Json = None,
 ) -> int:
     """Run a job over several processes, any of which may be killed.
@@ -101,12 +105,14 @@ def launch(
     """
     from ._launch import launch as command
 
-    return command(job, active, spares, faults, out, resume, json)
+    return command(job, active, spares, faults, out, resume, serve, overhead, json)
 
 
 @app.command
-def worker(job: str, *, active: int, out: Path, source: str = "parity", resume: Path | None = None) -> int:
-    """Be one process of a launched run; poise launch starts it, and so can a cluster's scheduler.
+def worker(
+    job: str, *, active: int, spares: int, out: Path, source: str | None = None, resume: Path | None = None
+) -> int:
+    """Be one process of a run over several, under a cluster's scheduler; poise launch starts these itself.
 
     Parameters
     ----------
@@ -114,16 +120,18 @@ def worker(job: str, *, active: int, out: Path, source: str = "parity", resume: 
         As for run.
     active
         Active processes of the run.
+    spares
+        Spare processes of the run.
     out
-        Directory for snapshots.
+        Directory for the journal and snapshots, the same for all.
     source
-        Of a lost shard: parity or replica.
+        Of a lost shard: parity or replica; instead of the job's.
     resume
         Directory with snapshots to go on from.
     """
     from ._worker import worker as command
 
-    return command(job, active, out, resume, source)
+    return command(job, active, spares, out, resume, source)
 
 
 @app.command

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json as jsonlib
+import os
 import sys
 import tempfile
 import time
@@ -29,32 +31,21 @@ from ..events import (
     from_dict,
 )
 from ..faults import COORDINATOR, ProcessFault, load_process_script
-from ..keeper._form import Form
 from ..keeper._parts import write_manifest
-from ..keeper._peer_life import replicas_of, source_of
+from ..keeper._peer_life import replicas_of
 from ..keeper._snapshot import fingerprint, read
-from ._engine import steps_of
-from ._job import Job, load_job, packaged
+from ._job import packaged
+from ._launch_plan import Plan, make_plan
 from ._output import check_json, console, dump, out_directory, write_json
 from ._progress import Live
 from ._run import resume_directory
+from ._seats import apart, seat_environments
 
 Listener = Callable[[Event], None]
-SOURCES = ("auto", "replica", "parity")
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What a launch runs."""
-
-    job: str
-    spec: Job
-    workload: Any
-    form: Form
-    active: int
-    spares: int
-    steps: int
-    source: str
+BLOCK = 20
+"""Steps with and without protection in turns, where its cost is measured."""
 
 
 @dataclass
@@ -67,12 +58,13 @@ class Ran:
     seconds: float = 0.0
     rewarm_compiles: int = 0
     struck: list[ProcessFault] = field(default_factory=list)
+    timing: list[tuple[float, float]] = field(default_factory=list)
     stopped: Stopped | None = None
 
 
 def launch(
     job: str, active: int | None, spares: int | None, faults: str | None, out: Path | None, resume: Path | None,
-    json: str | None,
+    serve: str | None, overhead: bool, json: str | None,
 ) -> int:  # fmt: skip
     """Run a job over processes; the exit status is 3 if it stopped beyond the promise."""
     check_json(json)
@@ -99,8 +91,11 @@ def launch(
             if clean.stopped is not None:
                 raise PoiseError(f"The run without faults did not end: {clean.stopped}")
         listeners = [live.run(plan.workload.name, plan.steps)]
-        ran = run_over(plan, where, resume_from, script, listeners)
+        ran = run_over(plan, where, resume_from, script, listeners, serve)
         said = report(plan, ran, clean, script)
+        if overhead and ran.stopped is None:
+            aside = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            said |= cost(run_over(plan, aside, None, [], [live.run("cost", plan.steps)], alternate=BLOCK))
         if out is not None:
             if ran.stopped is not None:
                 said["resume"] = str(out)
@@ -115,36 +110,20 @@ def launch(
     return 0
 
 
-def make_plan(job: str, active: int | None, spares: int | None) -> Plan:
-    """What is to be run. Raises `BadInput` for what cannot be."""
-    spec = load_job(job).with_devices(active, spares)
-    workload = spec.make()
-    n = 2 if spec.active is None else spec.active
-    s = 1 if spec.spares is None else spec.spares
-    if spec.options.source not in SOURCES:
-        raise BadInput(
-            f"Over processes a lost shard comes from {', '.join(SOURCES)}, not from {spec.options.source!r}; a job's "
-            "snapshots are files there, to resume from."
-        )
-    state = workload.init()
-    form = Form.of(state, workload.state_specs(), workload.axes(n), workload.traits.heal)
-    source = source_of(spec.options.source, form, n)
-    if source == "replica" and not all(replicas_of(form, slot) for slot in range(n)):
-        raise BadInput("The source 'replica' needs every leaf on two devices at least; accepted here: parity.")
-    return Plan(job, spec, workload, form, n, s, steps_of(workload), source)
-
-
 def run_over(
-    plan: Plan, out: Path, resume: Path | None, script: list[ProcessFault], listen: list[Listener]
+    plan: Plan, out: Path, resume: Path | None, script: list[ProcessFault], listen: list[Listener],
+    serve: str | None = None, alternate: int = 0,
 ) -> Ran:  # fmt: skip
     """One run, with its journal and snapshots in `out`."""
     ran = Ran()
     snapshots = out / "snapshots"
     command = [
-        sys.executable, "-m", "poise", "worker", plan.job, "--active", str(plan.active), "--out", str(snapshots),
+        sys.executable, "-m", "poise", "worker", plan.job, "--active", str(plan.active), "--spares", str(plan.spares),
+        "--out", str(out),
         "--source", plan.source,
     ]  # fmt: skip
     command += [] if resume is None else ["--resume", str(resume)]
+    seats = seat_environments(plan.active + plan.spares)
     with Journal(out / "run.db") as journal:
 
         def hear(event: Event) -> None:
@@ -155,11 +134,16 @@ def run_over(
         desk = Desk(plan, snapshots, hear, script)
         launcher = Launcher(
             plan.active, plan.spares, command, out / "logs", emit=desk.hear, heard=desk.heard, source=plan.source,
-            replicas={slot: replicas_of(plan.form, slot) for slot in range(plan.active)},
+            replicas={slot: replicas_of(plan.form, slot) for slot in range(plan.active)}, seat_env=seats,
+            stand_in=bool(seats), possible=lambda slots: apart(slots, seats[0]["POISE_GPUS"] if seats else ""),
+            env={**os.environ, "POISE_ALTERNATE": str(alternate)}, adopt=serve, serving=say_where if serve is not None else quiet,
         )  # fmt: skip
         desk.launcher = launcher
-        seats = tuple(range(plan.active))
-        hear(RunStarted(plan.workload.name, 0, seats, tuple(range(plan.active, plan.active + plan.spares))))
+        hear(
+            RunStarted(
+                plan.workload.name, 0, tuple(range(plan.active)), tuple(range(plan.active, plan.active + plan.spares))
+            )
+        )
         t0 = time.perf_counter()
         try:
             launcher.run()
@@ -175,9 +159,18 @@ def run_over(
             hear(RunStopped(max(launcher.progress.step, 0), "interrupted", str(snapshots)))
             raise
         ran.seconds = time.perf_counter() - t0
-        ran.struck = desk.struck
+        ran.struck, ran.timing = desk.struck, desk.timing
         ran.swaps, ran.rewarm_compiles = launcher.swaps, launcher.rewarm_compiles
     return ran
+
+
+def say_where(address: str, key: str) -> None:
+    """The one line that whoever started this waits for."""
+    print(jsonlib.dumps({"launcher": address, "key": key}), flush=True)
+
+
+def quiet(address: str, key: str) -> None:
+    """Workers that are our own know from their environment."""
 
 
 class Desk:
@@ -192,6 +185,7 @@ class Desk:
         self.launcher: Launcher | None = None
         self.struck: list[ProcessFault] = []
         self._script, self._waiting = [f for f in script if not f.wait], [f for f in script if f.wait]
+        self.timing: list[tuple[float, float]] = []
         self._open = False
         self._parts: dict[int, dict[int, str]] = {}
 
@@ -214,6 +208,8 @@ class Desk:
                     self._send(fault, device)
             case "struck":
                 self.struck.append(ProcessFault(**message["fault"]))
+            case "timing":
+                self.timing.append((float(message["on"]), float(message["off"])))
             case "stepped":
                 self._clock(int(message["step"]))
 
@@ -282,6 +278,14 @@ def report(plan: Plan, ran: Ran, clean: Ran | None, script: list[ProcessFault]) 
     return said
 
 
+def cost(ran: Ran) -> dict[str, Any]:
+    """Median step with the protection against losses over the median without it, blocks of the same run in turns."""
+    if not ran.timing:
+        return {"overhead_ratio": None}
+    on, off = (max(column) for column in zip(*ran.timing, strict=True))
+    return {"overhead_ratio": on / off, "overhead_step_s": on, "overhead_unprotected_step_s": off}
+
+
 def table(show: Any, said: dict[str, Any]) -> None:
     """The swaps, one line each, and the verdict."""
     for s in said["swaps"]:
@@ -290,6 +294,10 @@ def table(show: Any, said: dict[str, Any]) -> None:
             f"slot {s['slot']}: worker {s['seat']} {s['cause']}; {noticed}went on after {s['swap_s'] * 1e3:.0f} ms "
             f"from step {s['step']} ({s['source']}), {s['steps_lost']} steps replayed, {s['compiles']} compiled",
             soft_wrap=True,
+        )
+    if said.get("overhead_ratio") is not None:
+        show.print(
+            f"protected / unprotected step: {said['overhead_ratio']:.3f} ({said['overhead_step_s'] * 1e3:.1f} ms)"
         )
     if said["bit_identical"] is not None:
         good = said["bit_identical"]

@@ -14,8 +14,8 @@ import numpy as np
 
 from ..control import decide
 from ..control._registry import Registry, apply
-from ..devices.process import INCARNATIONS, Member, die_with_parent, join, listen
-from ..errors import BadInput, PoiseError, Stopped
+from ..devices.process import INCARNATIONS, Member, listen
+from ..errors import PoiseError
 from ..events import Decision, DeviceChanged, Event, Fault, RunStarted, to_dict
 from ..faults import ProcessFault
 from ..faults._process import DAMAGE
@@ -23,52 +23,39 @@ from ..keeper._peer import PeerLoop
 from ..keeper._peer_life import PeerLife, Slots
 from ..keeper._shardwise import on_device
 from ..kernels.layout import Layout
-from ._engine import steps_of
-from ._job import Job, load_job
+from ._job import Job
+from ._launch_plan import make_plan
+from ._seats import apart, launched_seat, scheduled_seat
 
 
-def worker(job: str, active: int, out: Path, resume: Path | None, source: str) -> int:
-    """Live as one of the run's processes until the launcher ends it."""
-    seat = _number("POISE_SEAT")
-    die_with_parent()
+def worker(job: str, active: int, spares: int, out: Path, resume: Path | None, source: str | None) -> int:
+    """Live as one of the run's processes until it is over."""
     import jax
 
     jax.config.update("jax_num_cpu_devices", INCARNATIONS)
-    join(_said("POISE_COORDINATOR"), seat, _number("POISE_SEATS"), float(_said("POISE_PATIENCE")))
+    launched = "POISE_LAUNCHER" in os.environ
+    seat = launched_seat() if launched else scheduled_seat(job, active, spares, out, resume)
     jax.devices()  # the backend learns of the others here
-    key = bytes.fromhex(_said("POISE_KEY"))
-    host, port = _said("POISE_LAUNCHER").rsplit(":", 1)
-    listener = listen("127.0.0.1", key)
-    device = (seat, _number("POISE_INCARNATION"))
-    member = Member((host, int(port)), key, device)
+    listener = listen(seat.host, seat.key)
+    member = Member(seat.launcher, seat.key, seat.device)
     try:
-        spec = load_job(job)
-        workload = spec.make()
-        policy = Policy(spec, workload.name, member)
+        plan = make_plan(job, active, spares)
+        policy = Policy(plan.spec, plan.workload.name, member)
         blows = Blows(member)
         life = PeerLife(
-            workload, member, listener, key, active, decide=policy.decide, emit=policy.hear,
-            every=spec.options.every, source=source, directory=out, resume=resume, each=blows, entered=policy.entered,
+            plan.workload, member, listener, seat.key, active, decide=policy.decide, emit=policy.hear,
+            every=plan.spec.options.every, source=source or plan.source, directory=out / "snapshots", resume=resume,
+            each=blows, entered=policy.entered, possible=apart,
         )  # fmt: skip
         blows.life = life
+        life.loop.alternate = int(os.environ.get("POISE_ALTERNATE", "0"))
         member.told = blows.told
-        member.start(listener.address)  # type: ignore[arg-type]
-        life.live(steps_of(workload))
+        member.start((seat.host, int(listener.address[1])))  # type: ignore[index]
+        life.live(plan.steps)
     except PoiseError as error:
-        status = 3 if isinstance(error, Stopped) else error.exit_status
-        member.say("failed", sentence=" ".join(str(error).split()), status=status)
+        member.say("failed", sentence=" ".join(str(error).split()), status=error.exit_status)
         return error.exit_status
     return 0
-
-
-def _said(name: str) -> str:
-    if name not in os.environ:
-        raise BadInput(f"poise worker is started by poise launch or a scheduler; {name} is not set.")
-    return os.environ[name]
-
-
-def _number(name: str) -> int:
-    return int(_said(name))
 
 
 class Policy:

@@ -8,7 +8,6 @@ When the launcher stops the epoch, `report` says what is held and `enter` goes o
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -35,7 +34,10 @@ AHEAD = 2
 
 
 class PeerLoop:
-    """The active member of a run. `decide` must decide alike on every member; it sees the same faults everywhere.
+    """The active member of a run. With `alternate` > 0 its protection against losses is off in every other block of so
+    many steps, and `durations` holds the steps' seconds without and with it.
+
+    `decide` must decide alike on every member; it sees the same faults everywhere.
 
     `each` is called with (phase, step) between the parts of a step, for fault injection: "begin", "propose"
     (dispatched), "ready" (proposal here), "commit" (agreed), "share" (committed). `save(step, shard)` is called for
@@ -74,7 +76,8 @@ class PeerLoop:
         self._open: list[tuple[Fault, Action, float, int]] = []
         self._said = (time.perf_counter(), 0)
         self._saved = -1
-        self._durations: deque[float] = deque(maxlen=4096)
+        self.alternate = 0
+        self.durations: tuple[list[float], list[float]] = ([], [])
 
     # -- epochs -----------------------------------------------------------------------------------------------------
 
@@ -156,14 +159,14 @@ class PeerLoop:
             self._withheld(ready, seen)
             return
         self.each("ready", index)
-        agreed = ready.agreed(self.orders.prepared)
+        agreed = ready.agreed(self.orders.prepared) if self._protecting(index) else 0
         self.through = index
         self.each("commit", index)
         self._commit(ready)
         self.member.busy = "host"
         if self._saved == index:
             self.saved(index)
-        self._durations.append(time.perf_counter() - began)
+        self.durations[self._protecting(index)].append(time.perf_counter() - began)
         self._said_so()
         if agreed > self.orders.done:
             self.orders.run(agreed, self)
@@ -184,8 +187,16 @@ class PeerLoop:
         self.each("share", index)
         self._share()
 
+    def _protecting(self, index: int) -> bool:
+        """Whether losses can be survived in this step; measuring what that costs turns it off in every other block."""
+        return not self.alternate or index // self.alternate % 2 == 0
+
     def _share(self) -> None:
-        if self.courier is not None:
+        if self.courier is None:
+            return
+        if not self._protecting(self.settled):
+            self.courier.acked = self.settled
+        else:
             self.courier.send(self.settled, self.words_of(self.settled))
 
     def _forget(self) -> None:

@@ -33,6 +33,7 @@ class PeerLife:
     - `every`: steps between snapshots in `directory` (parts; the launcher makes them count).
     - `source`: "parity" or "replica", where a lost shard comes from.
     - `each(phase, number)`: called between the parts of a step and of a recovery, for fault injection.
+    - `possible(slots)`: whether a placement can exist (two processes on one GPU cannot talk through NCCL).
     - `entered(slots)`: called as an epoch begins, before anything is decided in it.
     """
 
@@ -52,6 +53,7 @@ class PeerLife:
         resume: Path | None = None,
         each: Callable[[str, int], None] = lambda phase, number: None,
         entered: Callable[[Slots], None] = lambda slots: None,
+        possible: Callable[[Slots], bool] = lambda slots: True,
     ) -> None:
         self.workload, self.member, self.key, self.source = workload, member, key, source
         self.directory, self.resume, self.each, self.entered = directory, resume, each, entered
@@ -61,7 +63,7 @@ class PeerLife:
             self.form = Form.of(state, workload.state_specs(), axes, workload.traits.heal)
             self.builder = Builder(workload, self.form, workload.batch(0), fused=False, hold=True)
         self._start = self.form.flatten(state)
-        self.stage = PeerStage(workload, self.form, self.builder, member)
+        self.stage = PeerStage(workload, self.form, self.builder, member, possible)
         self.orders = Orders(member, self.stage, key)
         self.loop = PeerLoop(workload, self.form, self.builder, self.stage, member, self.orders, decide, emit, every)
         self.vault = Vault(listener, self._whole)
@@ -133,7 +135,7 @@ class PeerLife:
 
     def _warm(self, epoch: int, slots: Slots, standby: Device | None) -> None:
         """Before the first step: the present placement and, with a spare, every successor of one loss."""
-        wanted = [slots, *([] if standby is None else successors(slots, standby))]
+        wanted = [slots, *([] if standby is None else successors(slots, standby, self.stage.possible))]
         mine = [p for p in wanted if self.member.device in p]
         built = {p: self.stage.build(p) for p in mine}
         if mine:
@@ -254,6 +256,9 @@ class PeerLife:
         future = self._writing[last]
         self._saved(last)
         future.result()
+        off, on = (sorted(d[len(d) // 8 :]) for d in self.loop.durations)
+        if on and off:
+            self.member.say("timing", on=on[len(on) // 2], off=off[len(off) // 2], steps=len(on) + len(off))
         self.member.say("done", step=last)
         self.member.wait(lambda: False)  # until the launcher ends this process, or another one's death calls it back
 

@@ -82,7 +82,11 @@ class Orders:
 
     def _mine(self, message: dict[str, Any]) -> list[Slots]:
         slots, spare = parties(message)
-        return [p for p in successors(slots, spare) if self.member.device in p and p not in self.stage.warm]
+        return [
+            p
+            for p in successors(slots, spare, self.stage.possible)
+            if self.member.device in p and p not in self.stage.warm
+        ]
 
     def run(self, upto: int, loop: PeerLoop) -> None:
         """Carry out what all are prepared for. Raises `PeerLost` if somebody dies meanwhile."""
@@ -113,7 +117,7 @@ class Orders:
 
     def all_of(self, message: dict[str, Any]) -> list[Slots]:
         """Every placement that an order is about."""
-        return successors(*parties(message))
+        return successors(*parties(message), self.stage.possible)
 
     def wait_built(self, number: int) -> None:
         """Wait for the background; a spare has nothing else to do."""

@@ -56,10 +56,12 @@ class PeerReady:
 
 
 class PeerStage:
-    """The placements that this process can run at once, by their slots."""
+    """The placements that this process can run at once, by their slots; `possible` says which can exist at all."""
 
-    def __init__(self, workload: Workload, form: Form, builder: Builder, member: Member) -> None:
-        self.workload, self.form, self.builder, self.member = workload, form, builder, member
+    def __init__(
+        self, workload: Workload, form: Form, builder: Builder, member: Member, possible: Callable[[Slots], bool]
+    ) -> None:
+        self.workload, self.form, self.builder, self.member, self.possible = workload, form, builder, member, possible
         self.cliques: Cliques = Cliques()
         self.warm: dict[Slots, PeerReady] = {}
         self.ours: Callable[[], Iterable[int]] = lambda: ()
@@ -168,6 +170,7 @@ def device_of(device: Device) -> jax.Device:
     return local[incarnation] if local[0].platform == "cpu" else local[0]
 
 
-def successors(slots: Slots, spare: Device) -> list[Slots]:
-    """Every placement that one loss leads to."""
-    return [tuple(spare if i == slot else d for i, d in enumerate(slots)) for slot in range(len(slots))]
+def successors(slots: Slots, spare: Device, possible: Callable[[Slots], bool]) -> list[Slots]:
+    """Every placement that one loss can lead to."""
+    every = [tuple(spare if i == slot else d for i, d in enumerate(slots)) for slot in range(len(slots))]
+    return [placement for placement in every if possible(placement)]

@@ -10,6 +10,7 @@ from ._member import Member as Member
 from ._member import PeerLost as PeerLost
 from ._orphan import die_with_parent as die_with_parent
 from ._seat import Dropped as Dropped
+from ._seat import find_cluster as find_cluster
 from ._seat import join as join
 from ._seat import learn_incarnations as learn_incarnations
 from ._vault import Vault as Vault

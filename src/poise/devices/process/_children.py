@@ -43,7 +43,7 @@ class Child:
     def line(self, text: str) -> None:
         """Write a line to its standard input."""
         assert self._process.stdin is not None
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):
             self._process.stdin.write(text + "\n")
             self._process.stdin.flush()
 
@@ -81,11 +81,12 @@ class Child:
         """End it and wait for that."""
         self.signal(signal.SIGKILL)
         self._process.wait()
+        self._reader.join(5.0)
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        with open(self.log, "a") as log:
-            for text in self._process.stdout:
+        with open(self.log, "a") as log, self._process.stdout as lines:
+            for text in lines:
                 log.write(text)
                 log.flush()
                 with self._heard:
@@ -96,6 +97,9 @@ class Child:
 
     def _wait(self, ended: Ended) -> None:
         status = self._process.wait()
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
         with self._heard:
             self._heard.notify_all()
         ended(status)
@@ -117,11 +121,16 @@ def free_port(host: str = "127.0.0.1") -> int:
         return int(s.getsockname()[1])
 
 
-def start_coordinator(seats: int, patience: float, log: Path, ended: Ended) -> tuple[Child, str]:
-    """A coordinator in a process of its own, and its address. Raises `PoiseError` if it cannot be started."""
+def start_coordinator(
+    seats: int, patience: float, log: Path, ended: Ended, fixed: str | None = None
+) -> tuple[Child, str]:
+    """A coordinator in a process of its own, and its address (`fixed`, or a free port of this host).
+
+    Raises `PoiseError` if it cannot be started.
+    """
     child: Child | None = None
-    for _ in range(3):  # somebody else may take the port first
-        address = f"127.0.0.1:{free_port()}"
+    for _ in range(1 if fixed else 3):  # somebody else may take the free port first
+        address = fixed or f"127.0.0.1:{free_port()}"
         live = threading.Event()
         command = [sys.executable, "-m", "poise.devices.process._coordinator", address, str(seats), str(patience)]
         child = Child(

@@ -23,7 +23,7 @@ from ...events import Event, ProcessLost, ProcessStarted, Survivable, Swapped
 from ._children import Child, how, start_coordinator
 from ._progress import Progress
 from ._verdict import Beyond, Device, Report, Situation, Verdict, judge
-from ._wire import Wire, listen
+from ._wire import Wire, accept, listen
 
 INCARNATIONS = 16
 """Processes that one seat can see on a CPU: each uses another of its virtual devices (`design/lost-processes.md`)."""
@@ -94,6 +94,10 @@ class Launcher:
         patience: float = 100.0,
         replenish: bool = True,
         stand_in: bool = False,
+        seat_env: Sequence[Mapping[str, str]] = (),
+        possible: Callable[[Sequence[Device]], bool] = lambda slots: True,
+        adopt: str | None = None,
+        serving: Callable[[str, str], None] = lambda address, key: None,
     ) -> None:
         self.active, self.spares, self.command, self.logs = active, spares, list(command), logs
         self.emit, self.heard = emit, heard
@@ -108,7 +112,9 @@ class Launcher:
         self._used: dict[int, int] = {}
         self._env = dict(os.environ if env is None else env)
         self._key = secrets.token_bytes(32)
-        self._listener = listen("127.0.0.1", self._key)
+        host = "127.0.0.1" if adopt is None else adopt.rsplit(":", 1)[0]
+        self._listener = listen(host, self._key)
+        self._seat_env, self._possible, self._adopt, self._serving = list(seat_env), possible, adopt, serving
         self._events: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
         self._at: dict[str, set[Device]] = {}
         self._mending: Mending | None = None
@@ -116,10 +122,9 @@ class Launcher:
         self._touched: set[Device] = set()
         self._number = 0
         self._running = False
-        self._closed = False
         self._coordinator: Child | None = None
         self._stand_in: Child | None = None
-        self._wants_stand_in = stand_in
+        self._wants_stand_in, self._seated, self._address = stand_in, False, ""
 
     # -- the face ---------------------------------------------------------------------------------------------------
 
@@ -129,27 +134,30 @@ class Launcher:
         try:
             seats = self.active + self.spares
             self._coordinator, address = start_coordinator(
-                seats, self.patience, self.logs / "coordinator.log", lambda status: self._put("coordinator", status)
-            )
+                seats, self.patience, self.logs / "coordinator.log", lambda status: self._put("coordinator", status),
+                self._adopt,
+            )  # fmt: skip
             host, port = self._listener.address  # type: ignore[misc]
             self._env |= {
                 "POISE_COORDINATOR": address, "POISE_SEATS": str(seats), "POISE_PATIENCE": str(self.patience),
                 "POISE_LAUNCHER": f"{host}:{port}", "POISE_KEY": self._key.hex(),
             }  # fmt: skip
-            if self._wants_stand_in:
-                command = [sys.executable, "-m", "poise.devices.process._standin", address, str(self.patience)]
-                self._stand_in = Child(command, self._env, self.logs / "stand-in.log", lambda status: None)
-            for seat in range(seats):
+            self._address = address
+            self._fresh_stand_in()
+            self._serving(f"{host}:{port}", self._key.hex())
+            for seat in range(0 if self._adopt else seats):
                 self._start((seat, 0))
             while not all(d in self.workers and self.workers[d].done for d in self.slots):
                 self._next()
-            self._tell_all({"do": "end", "status": 0})
+            self._part(0)
+        except Stopped:
+            self._part(3)
+            raise
         finally:
             self.close()
 
     def close(self) -> None:
         """Kill whatever still runs."""
-        self._closed = True
         for child in [w.child for w in self.workers.values()] + [self._stand_in, self._coordinator]:
             if child is not None:
                 child.kill()
@@ -180,11 +188,7 @@ class Launcher:
         self._events.put(event)
 
     def _accept(self) -> None:
-        while not self._closed:
-            try:
-                wire = Wire(self._listener.accept())
-            except Exception:  # a stranger without the key, or the end
-                continue
+        while (wire := accept(self._listener)) is not None:
             threading.Thread(target=self._hear, args=(wire,), name="poise-hear", daemon=True).start()
 
     def _hear(self, wire: Wire) -> None:
@@ -195,6 +199,7 @@ class Launcher:
         self._put("hello", device, wire, hello)
         while (message := wire.hear()) is not None:
             self._put("said", device, message)
+        self._put("gone", device)
 
     def _next(self) -> None:
         """Wait for the next thing that happens, and act on it."""
@@ -210,25 +215,30 @@ class Launcher:
                 self._said(device, message)
             case ("died", device, status):
                 self._died(device, status)
+            case ("gone", device):
+                # A child's death is known from its parent's wait; of others only the line tells.
+                if self._adopt is not None and device in self.workers:
+                    self._died(device, None)
             case ("coordinator", status):
                 raise Stopped(f"The coordinator's process {how(status)}; nobody can rejoin without it.")
 
     def _start(self, device: Device) -> None:
         seat, incarnation = device
         self._used[seat] = incarnation
-        env = self._env | {"POISE_SEAT": str(seat), "POISE_INCARNATION": str(incarnation)}
+        own = self._seat_env[seat] if self._seat_env else {}
+        env = self._env | {"POISE_SEAT": str(seat), "POISE_INCARNATION": str(incarnation), **own}
         log = self.logs / f"worker-{seat}.{incarnation}.log"
         child = Child(self.command, env, log, lambda status: self._put("died", device, status))
         self.workers[device] = Worker(device, child)
 
     def _hello(self, device: Device, wire: Wire, hello: dict[str, Any]) -> None:
-        worker = self.workers[device]
+        worker = self.workers.setdefault(device, Worker(device, None))
         worker.wire, worker.data = wire, tuple(hello["data"])
         self.heard(device, hello)
         self.emit(ProcessStarted(device[0], device[1], int(hello["pid"])))
         if self._running:
             self._recruit()
-        elif all(w.wire is not None for w in self.workers.values()):
+        elif sum(w.wire is not None for w in self.workers.values()) == self.active + self.spares:
             self._running = True
             self.standby = (self.active, 0) if self.spares else None
             self._tell_all(self._epoch_message(Verdict(self.slots, -1)))
@@ -245,6 +255,10 @@ class Launcher:
                 if step > self.progress.step:
                     self.heard(device, {"say": "stepped", "step": step})
                 self.progress.begin(device, step)
+                quiet = self._order is None and self._mending is None
+                if self.source == "replica" and self.standby is not None and not self.protected and quiet:
+                    self.protected = True
+                    self._say_protected(step)
             case "report":
                 self._reported(device, message["report"])
             case "resumed":
@@ -259,7 +273,7 @@ class Launcher:
                 self._protect(int(message["number"]))
             case "protected":
                 self.protected = True
-                self.emit(Survivable(int(message["generation"]), True, self._why(), len(self.slots)))
+                self._say_protected(int(message["generation"]))
             case "leaving":
                 worker.leaving = message["reason"]
             case "struck":
@@ -281,12 +295,13 @@ class Launcher:
 
     # -- deaths -----------------------------------------------------------------------------------------------------
 
-    def _died(self, device: Device, status: int) -> None:
+    def _died(self, device: Device, status: int | None) -> None:
         worker = self.workers.pop(device)
         now = time.monotonic()
         if self._coordinator is not None and not self._coordinator.alive:
             raise Stopped("The coordinator's process is gone; nobody can rejoin without it.")
-        cause = worker.leaving or self.progress.reason(device) or how(status)
+        ended = "hung up" if status is None else how(status)
+        cause = worker.leaving or self.progress.reason(device) or ended
         self.progress.forget(device)
         role = "active" if device in self.slots else "spare"
         slot = self.slots.index(device) if role == "active" else -1
@@ -295,8 +310,8 @@ class Launcher:
         if worker.done:
             return
         if not self._running:
-            assert worker.child is not None
-            raise Stopped(f"Worker {device[0]} {how(status)} before the run began: {worker.child.last_words}")
+            words = "" if worker.child is None else f": {worker.child.last_words}"
+            raise Stopped(f"Worker {device[0]} {ended} before the run began{words}")
         if role == "active":
             self._halt(cause, worker, now)
         elif self._mending is not None and self._mending.verdict is None:
@@ -335,6 +350,7 @@ class Launcher:
         self.progress.pause()
         if self._stand_in is not None and worker.device in self.slots:
             self._stand_in.line(str(worker.device[0]))
+            self._seated = True
         self._tell_all({"do": "halt", "dead": gone})
         self._decide()
 
@@ -412,8 +428,9 @@ class Launcher:
     # -- spares -----------------------------------------------------------------------------------------------------
 
     def _restart_seats(self) -> None:
-        """A new process for every seat that is empty: the next spare."""
-        if not self.replenish:
+        """A new process for every seat that is empty: the next spare (a scheduler restarts its own)."""
+        self._fresh_stand_in()
+        if not self.replenish or self._adopt is not None:
             return
         taken = {seat for seat, _ in self.workers}
         for seat in range(self.active + self.spares):
@@ -441,6 +458,9 @@ class Launcher:
         spare: Device = tuple(self._order["spare"])
         if self._touched == {*self.slots, spare}:
             self.standby = spare
+            if self.source == "replica":
+                self._order = None
+                return
             self._number += 1
             self._order = {"do": "order", "number": self._number, "kind": "open", "spare": spare, "slots": self.slots}
             self._tell(spare, self._order)
@@ -453,6 +473,28 @@ class Launcher:
         for device in self.slots:
             self._tell(device, {"do": "order", "number": number, "kind": "protect", "vault": vault})
         self._order = None
+
+    def _fresh_stand_in(self) -> None:
+        """A stand-in that has not taken a seat yet; one that has would be in its successor's way."""
+        if not self._wants_stand_in or (self._stand_in is not None and not self._seated):
+            return
+        if self._stand_in is not None:
+            self._stand_in.kill()
+        command = [sys.executable, "-m", "poise.devices.process._standin", self._address, str(self.patience)]
+        env = self._env | {"JAX_PLATFORMS": "cpu"}
+        self._stand_in, self._seated = Child(command, env, self.logs / "stand-in.log", lambda status: None), False
+
+    def _part(self, status: int) -> None:
+        """Tell all to end; those that are nobody's children have until they hang up, 10 s at most."""
+        self._tell_all({"do": "end", "status": status})
+        until = time.monotonic() + 10.0
+        while self._adopt is not None and self.workers and time.monotonic() < until:
+            try:
+                event = self._events.get(timeout=until - time.monotonic())
+            except queue.Empty:
+                return
+            if event[0] == "gone":
+                self.workers.pop(event[1], None)
 
     # -- barriers, words ----------------------------------------------------------------------------------------------
 
@@ -474,8 +516,14 @@ class Launcher:
         for device in list(self.workers):
             self._tell(device, message)
 
-    def _why(self) -> str:
-        return "the successors are warm and the parity is whole" if self.source == "parity" else "a replica lives"
+    def _say_protected(self, step: int) -> None:
+        assert self.standby is not None
+        spare = self.standby
+        slots = [s for s in range(len(self.slots)) if self._possible([*self.slots[:s], spare, *self.slots[s + 1 :]])]
+        why = "the successors are warm and the parity is whole" if self.source == "parity" else "replicas live"
+        if len(slots) < len(self.slots):
+            why += f"; only for slots {slots}: the spare shares a device with the others"
+        self.emit(Survivable(step, len(slots) == len(self.slots), why, len(slots)))
 
     # -- stuck workers ------------------------------------------------------------------------------------------------
 
@@ -488,10 +536,13 @@ class Launcher:
         asked = {d for d, w in self.workers.items() if w.wire is not None}
         culprits = self.progress.culprits(asked)
         for device in culprits:
-            child = self.workers[device].child
-            if child is not None:
-                child.dump(1.0)
-                child.signal(signal.SIGKILL)
+            worker = self.workers[device]
+            if worker.child is not None:
+                worker.child.dump(0.5)
+                worker.child.signal(signal.SIGKILL)
+            else:  # nobody's child: it is told to go in case it comes back, and counts as gone
+                self._tell(device, {"do": "end", "status": 1})
+                self._put("gone", device)
         if culprits:
             self.progress.pause()
         elif self._running and (self.progress.stepping or self._mending) and self.progress.age > self.progress.longest:

@@ -8,7 +8,7 @@ from statistics import median
 
 from ._verdict import Device
 
-FLOOR, ANSWER = 4.0, 0.9
+FLOOR, ANSWER = 3.6, 0.7
 """Seconds without a step before all are asked, and seconds to answer in: noticed within 5 s, or 3 median steps."""
 
 QUIET = 10.0

@@ -6,9 +6,11 @@ worker. Public `jax.distributed.initialize` starts it inside process 0; hence th
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from typing import Any
 
-from ...errors import PoiseError
+from ...errors import BadInput, PoiseError
 
 
 class Dropped(PoiseError):
@@ -54,8 +56,12 @@ def connect(address: str, seat: int, patience: float) -> Any:
     return client
 
 
-def join(address: str, seat: int, seats: int, patience: float) -> Any:
-    """Take `seat` of `seats` before the backend starts, and make JAX use it; returns the client."""
+def join(address: str, seat: int, seats: int, patience: float, incarnation: Callable[[Any], int]) -> Any:
+    """Take `seat` of `seats` before the backend starts, and make JAX use it; returns the client.
+
+    `incarnation(client)` says how many have sat here before. Seat 0 puts the topology of all together, and would find
+    its predecessor's.
+    """
     import jax
 
     _, state = _private()
@@ -63,7 +69,30 @@ def join(address: str, seat: int, seats: int, patience: float) -> Any:
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     state.process_id, state.num_processes, state.coordinator_address = seat, seats, address
     state.client = connect(address, seat, patience)
+    if incarnation(state.client) > 0 and seat == 0:
+        for name in ("cpu", "gpu", "cuda"):
+            state.client.key_value_delete(f"{name}:global_topology/{name}")
     return state.client
+
+
+def find_cluster() -> tuple[str, int, int]:
+    """Coordinator's address, number of processes and this one's id, from JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and
+    JAX_PROCESS_ID, or as JAX's cluster detection has them. Raises `BadInput` where nobody says."""
+    from jax._src.clusters import ClusterEnv
+
+    address, count, number = (
+        os.environ.get(f"JAX_{name}") for name in ("COORDINATOR_ADDRESS", "NUM_PROCESSES", "PROCESS_ID")
+    )
+    if address is None or count is None or number is None:
+        address, count, number, _ = ClusterEnv.auto_detect_unset_distributed_params(
+            address, None if count is None else int(count), None if number is None else int(number), None, None, 300
+        )
+    if address is None or count is None or number is None:
+        raise BadInput(
+            "poise worker needs a scheduler that JAX knows (SLURM, Kubernetes, Open MPI), or JAX_COORDINATOR_ADDRESS, "
+            "JAX_NUM_PROCESSES and JAX_PROCESS_ID; on one machine use poise launch."
+        )
+    return address, int(count), int(number)
 
 
 def learn_incarnations(devices: list[Any]) -> None:

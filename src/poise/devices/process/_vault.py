@@ -14,7 +14,7 @@ from multiprocessing.connection import Listener
 
 import numpy as np
 
-from ._wire import Wire
+from ._wire import Wire, accept
 
 
 class Vault:
@@ -60,11 +60,7 @@ class Vault:
             return np.bitwise_xor.reduce(parts) if len(parts) > 1 else parts[0].copy()
 
     def _accept(self) -> None:
-        while True:
-            try:
-                wire = Wire(self._listener.accept())
-            except Exception:  # a stranger without the key, or a peer that died while it shook hands
-                continue
+        while (wire := accept(self._listener)) is not None:
             with self._lock:
                 self._wires.add(wire)
             threading.Thread(target=self._serve, args=(wire,), name="poise-vault", daemon=True).start()

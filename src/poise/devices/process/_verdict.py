@@ -96,7 +96,7 @@ def judge(at: Situation, reports: Mapping[Device, Report]) -> Verdict | Beyond:
         return Beyond(f"The process in slot {slot} is gone and no spare is left to take its place.")
     slots = tuple(at.standby if i == slot else d for i, d in enumerate(at.slots))
     if any(slots not in reports[d].warm for d in slots):
-        return Beyond(f"The process in slot {slot} is gone while its successor was still being warmed.")
+        return Beyond(f"The process in slot {slot} is gone and no spare is warm for it.")
     peer = next((p for p in at.replicas.get(slot, ()) if at.slots[p] not in at.dead), -1)
     if at.source == "replica" and peer >= 0:
         source, covered = "replica", common

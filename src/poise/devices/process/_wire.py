@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
 from typing import Any
 
@@ -14,6 +15,17 @@ Address = tuple[str, int]
 def listen(host: str, key: bytes) -> Listener:
     """Listen on a free port of `host`."""
     return Listener((host, 0), authkey=key, backlog=64)
+
+
+def accept(listener: Listener) -> Wire | None:
+    """The next one who connects and has the key; None once the listener is closed."""
+    while True:
+        try:
+            return Wire(listener.accept())
+        except (EOFError, AuthenticationError, ConnectionError):
+            continue  # a stranger without the key, or a peer that died while it shook hands
+        except OSError:
+            return None
 
 
 def dial(address: Address, key: bytes) -> Wire:
@@ -35,7 +47,7 @@ class Wire:
                 self._connection.send_bytes(json.dumps(message).encode())
                 if payload is not None:
                     self._connection.send_bytes(payload)
-        except (OSError, ValueError):
+        except (OSError, ValueError, TypeError):  # TypeError: closed by another thread meanwhile
             return False
         return True
 
@@ -43,14 +55,14 @@ class Wire:
         """The next message, waiting for it; None at the end."""
         try:
             return json.loads(self._connection.recv_bytes())
-        except (OSError, EOFError, ValueError):
+        except (OSError, EOFError, ValueError, TypeError):
             return None
 
     def hear_bytes(self) -> bytes | None:
         """The bytes that a message announced; None at the end."""
         try:
             return self._connection.recv_bytes()
-        except (OSError, EOFError, ValueError):
+        except (OSError, EOFError, ValueError, TypeError):
             return None
 
     def tear(self, message: dict[str, Any], payload: bytes) -> None:
