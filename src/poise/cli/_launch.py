@@ -9,33 +9,26 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from signal import SIGKILL, SIGSTOP
-from typing import Any
 
 import jax
 
 from ..control import Journal
-from ..devices.process import Device, Launcher, Swap
+from ..devices.process import Launcher
 from ..errors import BadInput, PoiseError, Stopped
 from ..events import (
     Event,
-    Mended,
-    ProcessLost,
     RunFinished,
     RunStarted,
     RunStopped,
-    SnapshotKept,
-    SnapshotRefused,
-    from_dict,
 )
-from ..faults import COORDINATOR, ProcessFault, load_process_script
-from ..keeper._parts import write_manifest
+from ..faults import ProcessFault, load_process_script
 from ..keeper._peer_life import replicas_of
 from ..keeper._snapshot import fingerprint, read
+from ._desk import Desk
 from ._job import packaged
 from ._launch_plan import Plan, make_plan
+from ._launch_report import Ran, cost, report, table
 from ._output import check_json, console, dump, out_directory, write_json
 from ._progress import Live
 from ._run import resume_directory
@@ -46,20 +39,6 @@ Listener = Callable[[Event], None]
 
 BLOCK = 20
 """Steps with and without protection in turns, where its cost is measured."""
-
-
-@dataclass
-class Ran:
-    """How it ended; `stopped` is set if that was before the last step."""
-
-    swaps: list[Swap] = field(default_factory=list)
-    fingerprint: str = ""
-    leaves: tuple[Any, ...] = ()
-    seconds: float = 0.0
-    rewarm_compiles: int = 0
-    struck: list[ProcessFault] = field(default_factory=list)
-    timing: list[tuple[float, float]] = field(default_factory=list)
-    stopped: Stopped | None = None
 
 
 def launch(
@@ -136,7 +115,8 @@ def run_over(
             plan.active, plan.spares, command, out / "logs", emit=desk.hear, heard=desk.heard, source=plan.source,
             replicas={slot: replicas_of(plan.form, slot) for slot in range(plan.active)}, seat_env=seats,
             stand_in=bool(seats), possible=lambda slots: apart(slots, seats[0]["POISE_GPUS"] if seats else ""),
-            env={**os.environ, "POISE_ALTERNATE": str(alternate)}, adopt=serve, serving=say_where if serve is not None else quiet,
+            env={**os.environ, "POISE_ALTERNATE": str(alternate)}, adopt=serve,
+            serving=quiet if serve is None else say_where,
         )  # fmt: skip
         desk.launcher = launcher
         hear(
@@ -171,137 +151,3 @@ def say_where(address: str, key: str) -> None:
 
 def quiet(address: str, key: str) -> None:
     """Workers that are our own know from their environment."""
-
-
-class Desk:
-    """What workers say that is not the launcher's business: events, parts of snapshots, and the fault script's clock.
-
-    Faults with a step are sent to their worker as it starts. Those that wait are sent one by one, in the script's
-    order, each when the run is protected again after the one before.
-    """
-
-    def __init__(self, plan: Plan, snapshots: Path, hear: Listener, script: list[ProcessFault]) -> None:
-        self.plan, self.snapshots, self._hear = plan, snapshots, hear
-        self.launcher: Launcher | None = None
-        self.struck: list[ProcessFault] = []
-        self._script, self._waiting = [f for f in script if not f.wait], [f for f in script if f.wait]
-        self.timing: list[tuple[float, float]] = []
-        self._open = False
-        self._parts: dict[int, dict[int, str]] = {}
-
-    def hear(self, event: Event) -> None:
-        """An event of the launcher's or of a worker's."""
-        if isinstance(event, ProcessLost | Mended):
-            self._open = False
-        self._hear(event)
-
-    def heard(self, device: Device, message: dict[str, Any]) -> None:
-        """A worker said something."""
-        assert self.launcher is not None
-        match message["say"]:
-            case "event" if device == self.launcher.slots[0]:
-                self.hear(from_dict(message["event"]))
-            case "written":
-                self._written(int(message["step"]), int(message["slot"]), message["mark"])
-            case "hello":
-                for fault in [f for f in self._script if f.phase and (f.worker, f.incarnation) == device]:
-                    self._send(fault, device)
-            case "struck":
-                self.struck.append(ProcessFault(**message["fault"]))
-            case "timing":
-                self.timing.append((float(message["on"]), float(message["off"])))
-            case "stepped":
-                self._clock(int(message["step"]))
-
-    def _written(self, step: int, slot: int, mark: str) -> None:
-        parts = self._parts.setdefault(step, {})
-        parts[slot] = mark
-        if mark.startswith("!"):
-            self.hear(SnapshotRefused(step, f"slot {slot}: {mark[1:]}"))
-        if len(parts) == self.plan.active:
-            del self._parts[step]
-            if not any(m.startswith("!") for m in parts.values()):
-                marks = [parts[s] for s in range(self.plan.active)]
-                path = write_manifest(self.snapshots, step, self.plan.workload.name, marks)
-                self.hear(SnapshotKept(step, self.plan.form.state_bytes, str(path)))
-
-    def _clock(self, step: int) -> None:
-        launcher = self.launcher
-        assert launcher is not None
-        for fault in [f for f in self._script if not f.phase and step >= f.step]:
-            self._script.remove(fault)
-            self._strike(fault)
-        if self._waiting and launcher.protected and not self._open and step >= self._waiting[0].step:
-            fault = self._waiting.pop(0)
-            self._open = True
-            device = launcher.sitting(fault.worker)
-            if fault.phase and device is not None:
-                self._send(fault, device)
-            else:
-                self._strike(fault)
-
-    def _send(self, fault: ProcessFault, device: Device) -> None:
-        assert self.launcher is not None
-        self.launcher.tell(device, {"do": "strike", "fault": asdict(fault)})
-
-    def _strike(self, fault: ProcessFault) -> None:
-        assert self.launcher is not None
-        number = SIGKILL if fault.kind == "kill" else SIGSTOP
-        self.launcher.kill("coordinator" if fault.worker == COORDINATOR else fault.worker, number)
-        self.struck.append(fault)
-
-
-def report(plan: Plan, ran: Ran, clean: Ran | None, script: list[ProcessFault]) -> dict[str, Any]:
-    """The JSON of `launch`."""
-    error = getattr(plan.workload, "error", None)
-    exact = None
-    if error is not None and ran.leaves and getattr(plan.workload, "initial", None) is None:
-        exact = float(error(plan.form.unflatten(ran.leaves), plan.steps))
-    said: dict[str, Any] = {
-        "job": plan.workload.name,
-        "active": plan.active,
-        "spares": plan.spares,
-        "source": plan.source,
-        "steps": plan.steps,
-        "rel_l2": exact,
-        "bit_identical": None if clean is None or ran.stopped is not None else ran.fingerprint == clean.fingerprint,
-        "faults": [asdict(f) | {"struck": f in ran.struck} for f in script],
-        "swaps": [asdict(s) for s in ran.swaps],
-        "compiles": sum(s.compiles for s in ran.swaps),
-        "rewarm_compiles": ran.rewarm_compiles,
-        "steps_lost": max((s.steps_lost for s in ran.swaps), default=0),
-        "fingerprint": ran.fingerprint or None,
-        "seconds": ran.seconds,
-    }
-    if ran.stopped is not None:
-        said["stopped"] = str(ran.stopped)
-    return said
-
-
-def cost(ran: Ran) -> dict[str, Any]:
-    """Median step with the protection against losses over the median without it, blocks of the same run in turns."""
-    if not ran.timing:
-        return {"overhead_ratio": None}
-    on, off = (max(column) for column in zip(*ran.timing, strict=True))
-    return {"overhead_ratio": on / off, "overhead_step_s": on, "overhead_unprotected_step_s": off}
-
-
-def table(show: Any, said: dict[str, Any]) -> None:
-    """The swaps, one line each, and the verdict."""
-    for s in said["swaps"]:
-        noticed = "" if s["detect_s"] is None else f"noticed in {s['detect_s'] * 1e3:.0f} ms, "
-        show.print(
-            f"slot {s['slot']}: worker {s['seat']} {s['cause']}; {noticed}went on after {s['swap_s'] * 1e3:.0f} ms "
-            f"from step {s['step']} ({s['source']}), {s['steps_lost']} steps replayed, {s['compiles']} compiled",
-            soft_wrap=True,
-        )
-    if said.get("overhead_ratio") is not None:
-        show.print(
-            f"protected / unprotected step: {said['overhead_ratio']:.3f} ({said['overhead_step_s'] * 1e3:.1f} ms)"
-        )
-    if said["bit_identical"] is not None:
-        good = said["bit_identical"]
-        show.print(
-            "[green]final state equals the uninterrupted run's, bit for bit[/green]" if good
-            else "[red]final state differs from the uninterrupted run's[/red]"
-        )  # fmt: skip
