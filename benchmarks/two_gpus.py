@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import subprocess
 import sys
 import time
 import traceback
@@ -108,6 +109,17 @@ def grid(small: bool) -> Result:
     return out
 
 
+def processes(small: bool) -> Result:
+    """The peer killed and stopped; in processes of their own, since this one holds the GPUs."""
+    script = Path(__file__).with_name("two_gpus_processes.py")
+    command = [sys.executable, str(script), *(["--small"] if small else [])]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=400)
+    sys.stderr.write(ran.stderr[-6000:])
+    if ran.returncode != 0:
+        raise RuntimeError((ran.stderr.strip().splitlines() or ["it said nothing"])[-1])
+    return json.loads(ran.stdout.strip().splitlines()[-1])
+
+
 def absent(what: str) -> Callable[[bool], Result]:
     """A part that waits for its code."""
     return lambda small: {"not_run": f"{what} is not in this version of poise"}
@@ -115,7 +127,7 @@ def absent(what: str) -> Callable[[bool], Result]:
 
 PARTS: dict[str, Callable[[bool], Result]] = {
     "spine": spine,
-    "processes": absent("poise launch"),
+    "processes": processes,
     "lease": absent("the sharded lease"),
     "fingerprints": fingerprints,
     "llama": absent("poise.llama"),

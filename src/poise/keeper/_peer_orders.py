@@ -108,11 +108,12 @@ class Orders:
             raise self._failure
         slots, spare = parties(message)
         members = (*slots, spare)
-        self.member.barrier(f"{self.epoch}/{number}/all", members)
+        epoch = message["epoch"]  # a spare that has just come knows of no other
+        self.member.barrier(f"{epoch}/{number}/all", members)
         self.stage.learn(members)
         for slots in self.all_of(message):
             if self.member.device in slots and slots not in self.stage.warm:
-                self.stage.touch(slots, self._built[number][slots], f"{self.epoch}/{number}/{slots}")
+                self.stage.touch(slots, self._built[number][slots], f"{epoch}/{number}/{slots}")
         self.member.say("touched", number=number, compiles=self._compiled.get(number, 0))
 
     def all_of(self, message: dict[str, Any]) -> list[Slots]:

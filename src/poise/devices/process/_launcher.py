@@ -446,7 +446,8 @@ class Launcher:
             return
         self._number += 1
         self._touched = set()
-        self._order = {"do": "order", "number": self._number, "kind": "touch", "spare": min(free), "slots": self.slots}
+        self._order = {"do": "order", "number": self._number, "kind": "touch", "spare": min(free), "slots": self.slots,
+                       "epoch": self.epoch}  # fmt: skip
         for device in (*self.slots, min(free)):
             self._tell(device, self._order)
 
@@ -495,6 +496,12 @@ class Launcher:
                 return
             if event[0] == "gone":
                 self.workers.pop(event[1], None)
+
+    @property
+    def _under_way(self) -> bool:
+        """Whether steps have begun and not all members are through (before that, compiling may take its time)."""
+        done = all(d in self.workers and self.workers[d].done for d in self.slots)
+        return self._running and self.progress.step >= 0 and not done
 
     # -- barriers, words ----------------------------------------------------------------------------------------------
 
@@ -545,6 +552,6 @@ class Launcher:
                 self._put("gone", device)
         if culprits:
             self.progress.pause()
-        elif self._running and (self.progress.stepping or self._mending) and self.progress.age > self.progress.longest:
+        elif self._under_way and self.progress.age > self.progress.longest:
             what = "mended the loss" if self._mending else "begun a step"
             raise Stopped(f"All workers live and none has {what} for {self.progress.age:.0f} s.")
