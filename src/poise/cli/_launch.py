@@ -70,7 +70,12 @@ def launch(
             if clean.stopped is not None:
                 raise PoiseError(f"The run without faults did not end: {clean.stopped}")
         listeners = [live.run(plan.workload.name, plan.steps)]
-        ran = run_over(plan, where, resume_from, script, listeners, serve)
+        try:
+            ran = run_over(plan, where, resume_from, script, listeners, serve)
+        except KeyboardInterrupt:
+            if out is not None:
+                print(f"poise: {again(plan, job, out)}", file=sys.stderr)
+            raise
         said = report(plan, ran, clean, script)
         if overhead and ran.stopped is None:
             aside = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -84,7 +89,7 @@ def launch(
     if ran.stopped is not None:
         print(f"poise: stopped: {ran.stopped}", file=sys.stderr)
         if out is not None:
-            print(f"poise: resume with: poise launch -n {plan.active} {job} --resume {out}", file=sys.stderr)
+            print(f"poise: {again(plan, job, out)}", file=sys.stderr)
         return ran.stopped.exit_status
     return 0
 
@@ -142,6 +147,11 @@ def run_over(
         ran.struck, ran.timing = desk.struck, desk.timing
         ran.swaps, ran.rewarm_compiles = launcher.swaps, launcher.rewarm_compiles
     return ran
+
+
+def again(plan: Plan, job: str, out: Path) -> str:
+    """How to go on with a run that ended early."""
+    return f"resume with: poise launch -n {plan.active} --spares {plan.spares} {job} --resume {out}"
 
 
 def say_where(address: str, key: str) -> None:

@@ -28,6 +28,9 @@ from ._wire import Wire, accept, listen
 INCARNATIONS = 16
 """Processes that one seat can see on a CPU: each uses another of its virtual devices (`design/lost-processes.md`)."""
 
+COMING = 300.0
+"""Seconds that a scheduler has to start all processes."""
+
 Heard = Callable[[Device, dict[str, Any]], None]
 
 
@@ -552,6 +555,9 @@ class Launcher:
                 self._put("gone", device)
         if culprits:
             self.progress.pause()
+        elif self._adopt is not None and not self._running and self.progress.age > COMING:
+            came, all_of_them = len(self.workers), self.active + self.spares
+            raise Stopped(f"Only {came} of {all_of_them} processes came within {COMING:.0f} s.")
         elif self._under_way and self.progress.age > self.progress.longest:
             what = "mended the loss" if self._mending else "begun a step"
             raise Stopped(f"All workers live and none has {what} for {self.progress.age:.0f} s.")
