@@ -16,8 +16,8 @@ ROOT = Path(__file__).parents[1]
 
 EXPORTED = {
     "BadInput", "Code", "Exhausted", "Gate", "Health", "Keeper", "Limits", "Missing", "Options", "Placement",
-    "PoiseError", "Pool", "Scrub", "SealReport", "Sealed", "Stopped", "Traits", "Workload", "keep", "repair", "scrub",
-    "seal", "verify",
+    "PoiseError", "Pool", "Scrub", "SealReport", "Sealed", "Stopped", "Traits", "Workload", "include_dir", "keep",
+    "repair", "scrub", "seal", "verify",
 }  # fmt: skip
 
 
@@ -31,8 +31,8 @@ def run(code: str, cwd: Path = ROOT, **env: str) -> str:
 
 
 def test_the_export_list() -> None:
-    modules = {"cli", "control", "devices", "errors", "events", "faults", "gate", "keeper", "kernels", "optim",
-               "physics", "seal"}  # fmt: skip
+    modules = {"cli", "control", "devices", "errors", "events", "faults", "gate", "keeper", "kernels", "memory",
+               "optim", "physics", "seal"}  # fmt: skip
     assert {n for n in vars(poise) if not n.startswith("_")} - (modules - EXPORTED) == EXPORTED
     assert all(getattr(poise, name).__doc__ for name in EXPORTED)
 
