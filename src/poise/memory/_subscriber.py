@@ -108,6 +108,9 @@ class Subscriber:
         while not self._gone:
             seen = int(self._words[p.WAKE // 8]) & 0xFFFFFFFF
             if self._word(p.HEAD) > self._last:
+                if self._stalled:
+                    self._stalled, quiet = False, monotonic() - self._since
+                    return Notice("resumed", f"The producer publishes again after {quiet:.1f} s.", self._last)
                 found = self._take()
                 if found is not None:
                     return found

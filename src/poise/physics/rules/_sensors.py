@@ -58,7 +58,7 @@ class Sensors:
     - `resolution`: smallest step between two readings (of a coarse converter); 0: that of float32.
     - A reading more than `spike` from the forecast fails (default: eight times the noise).
     - A sensor that says the very same again and again is stuck: after as many repeats as chance gives less than once in
-      `horizon` frames of all sensors by one in 10^4. Without noise a repeat means nothing (where the field rests, a
+      `horizon` frames of all sensors, by a factor of 100. Without noise a repeat means nothing (where the field rests, a
       healthy sensor repeats), and a stuck sensor is noticed as a spike once the field has moved on.
     - After `recover` good readings in a row a failing sensor is healthy again.
     """
@@ -92,7 +92,7 @@ class Sensors:
             return 255
         q = max(self.resolution, float(np.spacing(np.float32(scale))))
         chance = min(0.5, q / (2 * math.sqrt(math.pi) * self.noise))
-        wanted = 1e-4 / (sensors * self.horizon)
+        wanted = 1e-2 / (sensors * self.horizon)
         return min(254, max(2, math.ceil(math.log(wanted) / math.log(chance))))
 
     def look(
