@@ -164,6 +164,28 @@ class SnapshotRefused(Event):
 
 
 @dataclass(frozen=True)
+class SensorsChanged(Event):
+    """At frame `step` sensors of one axis became `kind`. `marker` is -99.0 while they are masked, 1.0 once they are
+    healthy again; `sectors` are their records."""
+
+    step: int
+    axis: str
+    kind: str
+    sectors: tuple[int, ...]
+    marker: float
+
+
+@dataclass(frozen=True)
+class ProducerNoticed(Event):
+    """The producer of a stream `stalled`, `resumed`, `died`, `restarted`, `closed` or published a `torn` frame; `step`
+    is the newest frame that it had published."""
+
+    step: int
+    kind: str
+    sentence: str
+
+
+@dataclass(frozen=True)
 class RunStopped(Event):
     """The run ended before its last step; `resume` is a directory to resume from, or empty."""
 
@@ -184,7 +206,7 @@ KINDS: dict[str, type[Event]] = {
     c.__name__: c
     for c in (
         RunStarted, Progress, Noticed, Mended, DeviceChanged, Swapped, Dropped, Warmed, SnapshotKept, SnapshotRefused,
-        RunStopped, RunFinished,
+        SensorsChanged, ProducerNoticed, RunStopped, RunFinished,
     )
 }  # fmt: skip
 

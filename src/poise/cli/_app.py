@@ -82,6 +82,34 @@ def run(
 
 
 @app.command
+def stream(
+    job: str = "stream",
+    *,
+    source: Annotated[
+        str | None, Parameter(help="A live stream's name or path, a recorded .npz, or 'example'; instead of the job's.")
+    ] = None,
+    records: Annotated[int | None, Parameter(help="Records per frame of the example, instead of the job's.")] = None,
+    rate: Annotated[float | None, Parameter(help="Frames per second of the example, instead of the job's.")] = None,
+    seconds: Annotated[float | None, Parameter(help="How long to follow, instead of the job's.")] = None,
+    out: Annotated[
+        Path | None, Parameter(help="Directory for report.json, the journal run.db, estimate.npz and stream.png.")
+    ] = None,
+    json: Json = None,
+) -> int:
+    """Follow live records: relax the field, contain what is broken, name the sensors that fail.
+
+    Parameters
+    ----------
+    job
+        A job file (TOML) with workload = "stream". Default: the packaged one, which builds and starts the example
+        producer (a C++ compiler is needed) for ten seconds.
+    """
+    from ._stream import stream as command
+
+    return command(job, source, records, rate, seconds, out, json)
+
+
+@app.command
 def plan(
     job: str, *, active: int | None = None, spares: int | None = None, source: str | None = None, json: Json = None
 ) -> int:

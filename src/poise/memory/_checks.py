@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import operator
+import platform
 from functools import cache
 from math import prod
 from typing import Any
@@ -17,7 +19,6 @@ from . import _cuda
 from ._adopt import first_cpu
 from ._layout import Layout
 
-PAGE = 4096
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 DEVICE_ALIGN = 32
 """Bytes to which device memory must be aligned: a record, two 16-byte loads."""
@@ -67,21 +68,30 @@ def address(pointer: Any, align: int) -> int:
     return p
 
 
+_SIGPROCMASK = {"x86_64": 14, "AMD64": 14, "aarch64": 135, "riscv64": 135}
+
+
 @cache
-def _mincore() -> Any:
-    call = ctypes.CDLL(None, use_errno=True).mincore
-    call.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
-    return call
+def _probe() -> Any:
+    """Asks the kernel to read eight bytes: rt_sigprocmask refuses a wrong `how` only after it has read the set."""
+    number = _SIGPROCMASK.get(platform.machine())
+    if number is None:
+        return lambda at: True
+    call = ctypes.CDLL(None, use_errno=True).syscall
+    call.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_t]
+
+    def readable(at: int) -> bool:
+        call(number, -1, at, None, 8)
+        return ctypes.get_errno() != errno.EFAULT
+
+    return readable
 
 
-_seen = ctypes.create_string_buffer(1)
-
-
-def mapped(pointer: int, nbytes: int) -> None:
-    """Raises `BadInput` if the first or the last page of host memory is not there: a stale or a made-up pointer."""
-    call, last = _mincore(), pointer + nbytes - 1
-    first, last = pointer - pointer % PAGE, last - last % PAGE
-    if last >= 1 << 63 or call(first, PAGE, _seen) or (first != last and call(last, PAGE, _seen)):
+def readable(pointer: int, nbytes: int) -> None:
+    """Raises `BadInput` if the first or the last bytes of host memory cannot be read: a stale or a made-up pointer, or
+    device memory, whose addresses the process holds but cannot read."""
+    probe, last = _probe(), (pointer + nbytes - 1) // 8 * 8
+    if last >= 1 << 64 or not probe(pointer) or not probe(last):
         raise BadInput(f"The {nbytes} bytes at {pointer:#x} are not (or no longer) this process's memory.")
 
 
@@ -139,7 +149,8 @@ def interface(source: Any, which: str) -> tuple[int, tuple[int, ...], np.dtype, 
         pointer, readonly = told["data"]
         shape, dtype = tuple(told["shape"]), np.dtype(told["typestr"])
         descr = told.get("descr")
-        strides, mask, stream = told.get("strides"), told.get("mask"), told.get("stream")
+        mask, stream = told.get("mask"), told.get("stream")
+        strides = None if told.get("strides") is None else tuple(told["strides"])
     except Exception as error:
         raise BadInput(f"The {which} is incomplete: {type(error).__name__}: {error}.") from None
     if dtype.kind == "V" and descr:
@@ -152,6 +163,7 @@ def interface(source: Any, which: str) -> tuple[int, tuple[int, ...], np.dtype, 
     shape = tuple(whole(n, "A size") for n in shape)
     if strides is not None:
         compact = tuple(dtype.itemsize * prod(shape[i + 1 :]) for i in range(len(shape)))
-        if tuple(strides) != compact and any(n != 1 for n in shape):
-            raise BadInput(f"The array's strides are {tuple(strides)}; JAX takes compact ones only, {compact}.")
+        # Along an axis of length 1 the stride means nothing.
+        if len(strides) != len(shape) or any(s != c for s, c, n in zip(strides, compact, shape, strict=True) if n != 1):
+            raise BadInput(f"The array's strides are {strides}; JAX takes compact ones only, {compact}.")
     return pointer, shape, dtype, bool(readonly), stream

@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import BadInput
 
 HANDLE_BYTES = 64
-_MEMORY_TYPE, _ORDINAL = 2, 9  # CU_POINTER_ATTRIBUTE_*
+_MEMORY_TYPE, _ORDINAL, _START, _SIZE = 2, 9, 11, 12  # CU_POINTER_ATTRIBUTE_*
 _DEVICE = 2  # CU_MEMORYTYPE_DEVICE
 _LAZY_PEER = 1  # CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
 
@@ -65,8 +65,10 @@ def ordinal_of(pointer: int) -> int | None:
 def bytes_after(pointer: int) -> int | None:
     """How many bytes of its allocation lie from `pointer` on, or None where the driver cannot say."""
     base, size = ctypes.c_uint64(), ctypes.c_size_t()
-    asked = _driver().cuMemGetAddressRange_v2(ctypes.byref(base), ctypes.byref(size), ctypes.c_uint64(pointer))
-    return None if asked else base.value + size.value - pointer
+    ask, at = _driver().cuPointerGetAttribute, ctypes.c_uint64(pointer)
+    if ask(ctypes.byref(base), _START, at) or ask(ctypes.byref(size), _SIZE, at):
+        return None
+    return base.value + size.value - pointer
 
 
 def wait_for(stream: int, consumer: int | None, ordinal: int) -> None:

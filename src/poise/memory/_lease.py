@@ -147,7 +147,7 @@ def lease_pointer(
         raise BadInput("This memory is read-only; a lease that writes is refused.")
     if host:
         where = device or first_cpu()
-        _checks.mapped(at, size)
+        _checks.readable(at, size)
         made = adopt(_dlpack.capsule(at, shape, None, dtype, (CPU, 0), owner), where)
     else:
         assert device is not None

@@ -128,6 +128,11 @@ class Subscriber:
             wait(self._address + p.WAKE, seen, left)
         return None
 
+    def from_newest(self, already: int | None = None) -> None:
+        """Begin with the newest frame there is now; frames up to `already` are no part of this reading, others are lost
+        if they are gone. Default: all but the newest."""
+        self._last = max(0, self._word(p.HEAD) - 1) if already is None else already
+
     def accept(self, frame: Frame) -> bool:
         """Say that the work on a frame is done. False if the frame was overwritten meanwhile (counted as torn)."""
         whole = frame.intact()

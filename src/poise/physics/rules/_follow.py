@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
@@ -19,6 +19,9 @@ from ...memory import PINN, Frame, Geometry, Layout
 from ._curl import CurlInversion, CurlState
 from ._nudge import Nudge, NudgeState
 from ._sensors import AXES, HEALTHY, KINDS, Sensors, Watch
+
+FAR = 32
+"""More frames than that lost in a row, or a new producer: the field is taken from the readings anew."""
 
 NEEDED = ("w", "u", "v", "gain", "status")
 
@@ -121,9 +124,17 @@ class Follower:
 
         self._run = compiled(False)
         self._restart = compiled(True) if isinstance(rule, Nudge) else self._run
+        self._advance = (
+            jax.jit(lambda state: replace(state, estimate=rule.model(state.estimate))).lower(self.state).compile()
+            if isinstance(rule, Nudge)
+            else None
+        )
+        self._warm()
+        self.state, self._before = make(), make()
         self.report: Report | None = None
         self.bytes_copied = self.restarts = 0
         self.seconds = 0.0
+        self.sequence = 0
 
     def take(self, frame: Frame, accept: Callable[[Frame], bool]) -> bool:
         """One step; kept if `accept(frame)` says afterwards that the frame was whole. `seconds`: from the frame to the
@@ -133,8 +144,13 @@ class Follower:
         copied = frame.lease.bytes_copied
         if self.device != frame.lease.device:
             records, copied = jax.device_put(records, self.device), frame.lease.nbytes
-        after, report = jax.block_until_ready(self._run(self.state, records, self._before))
-        if report.lost:
+        gap = frame.sequence - self.sequence - 1
+        state = self.state
+        if self._advance is not None and self.sequence and 0 < gap <= FAR:
+            for _ in range(gap):  # frames that were lost: the model goes on without them
+                state = self._advance(state)
+        after, report = jax.block_until_ready(self._run(state, records, self._before))
+        if report.lost or not 0 <= gap <= FAR:
             after, report = jax.block_until_ready(self._restart(self.state, records, after))
             self.restarts += 1
         self.seconds = perf_counter() - t0
@@ -142,8 +158,19 @@ class Follower:
         if not accept(frame):
             self._before = after
             return False
-        self._before, self.state, self.report = self.state, after, report
+        self._before, self.state, self.report, self.sequence = self.state, after, report, frame.sequence
         return True
+
+    def _warm(self) -> None:
+        """Run everything once on nothing: what the first frame would wait for otherwise is no compilation only."""
+        g = self.geometry
+        nothing = jax.device_put(np.zeros((g.count, g.layout.words), np.uint32), self.device)
+        after, report = self._run(self.state, nothing, self._before)
+        after, report = self._restart(self.state, nothing, after)
+        if self._advance is not None:
+            jax.block_until_ready(self._advance(self.state))
+        jax.block_until_ready(after)
+        jax.device_get(report)
 
     def failing(self) -> dict[tuple[int, str], str]:
         """Every failing sensor now: `(sector, axis)` to its kind. The sector is the record's number."""

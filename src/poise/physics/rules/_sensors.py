@@ -57,9 +57,9 @@ class Sensors:
     - `noise`: standard deviation of a healthy reading around the truth; 0 if there is none.
     - `resolution`: smallest step between two readings (of a coarse converter); 0: that of float32.
     - A reading more than `spike` from the forecast fails (default: eight times the noise).
-    - A sensor that says the very same again and again is stuck: after as many repeats as chance gives less than once in
-      `horizon` frames of all sensors, by a factor of 100. Without noise a repeat means nothing (where the field rests, a
-      healthy sensor repeats), and a stuck sensor is noticed as a spike once the field has moved on.
+    - A sensor that says the very same again and again is stuck: after as many repeats as chance gives less than once
+      in `horizon` frames of all sensors, by a factor of 100. Without noise a repeat means nothing (where the field
+      rests, a healthy sensor repeats), and a stuck sensor is noticed as a spike once the field has moved on.
     - After `recover` good readings in a row a failing sensor is healthy again.
     """
 
