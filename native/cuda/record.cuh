@@ -69,4 +69,28 @@ __global__ void __launch_bounds__(256) record_kernel(const __grid_constant__ Gat
   at[1] = make_uint4(row.word[4], row.word[5], row.word[6], row.word[7]);
 }
 
+// One thread a cell. Only the first half of a row is read and written (memory moves whole rows of 32 bytes either way); its
+// status only where something is broken. Neighbours come from L1.
+__global__ void __launch_bounds__(256) gradient_kernel(const __grid_constant__ GradientArgs a,
+                                                       const __grid_constant__ Gate<float> gate, int32_t* found) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * 256 + threadIdx.x;
+  if (i >= a.n) return;
+  uint4* row = reinterpret_cast<uint4*>(a.rows + 8 * i);
+  uint4 x = *row;
+  const uint32_t columns = static_cast<uint32_t>(a.columns), line = static_cast<uint32_t>(i) / columns;
+  const uint32_t c = static_cast<uint32_t>(i) - line * columns;
+  auto at = [&](int64_t j) { return a.flux ? a.flux[j] : as_float(a.rows[8 * j]); };
+  const float own = a.flux ? a.flux[i] : as_float(x.x);
+  const float west = c > 0 ? at(i - 1) : a.west ? a.west[line] : own;
+  const float east = c + 1 < columns ? at(i + 1) : a.east ? a.east[line] : own;
+  const bool broken = gate.bad(own) | gate.bad(west) | gate.bad(east);
+  x.y = as_word(broken ? kBrokenU : (east - west) * a.factor);
+  *row = x;
+  if (broken) {
+    a.rows[8 * i + 4] = kBrokenStatus;
+    atomicAdd(found, 1);
+    atomicMin(reinterpret_cast<uint32_t*>(found + 1), static_cast<uint32_t>(i));
+  }
+}
+
 }  // namespace poise::cuda

@@ -31,6 +31,7 @@ HANDLERS = (
     "poise_pack",
     "poise_unpack",
     "poise_record_update",
+    "poise_record_gradient",
 )
 ONLY = {"cuda": ("poise_stencil3d",), "cpu": ("poise_burgers_stage",)}
 
