@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from poise.errors import BadInput
-from poise.memory import PINN, Channel, lease, lease_ipc, lease_pointer
+from poise.memory import PINN, Channel, _adopt, _checks, _cuda, _dlpack, lease, lease_ipc, lease_pointer
 
 GPU = jax.devices("gpu")[0]
 
@@ -125,6 +125,8 @@ def with_torch_cai(channel: Channel) -> tuple[int, Callable[[], None]]:
 
 def with_numba(channel: Channel) -> tuple[int, Callable[[], None]]:
     """Numba's own kernel on the strided array."""
+    if not hasattr(np, "row_stack"):  # gone from numpy 2.5, and numba-cuda still asks for it
+        np.vstack = np.vstack  # type: ignore[attr-defined]
     from numba import cuda
 
     @cuda.jit
@@ -255,6 +257,31 @@ def costs() -> dict[str, float]:
                 seconds.append(time.perf_counter() - t0)
                 del kept
             out[f"{name}_{n}_us"] = statistics.median(seconds) * 1e6
+    shape, words = (1024, 8), np.dtype(np.uint32)
+    rows = cupy.zeros(shape, cupy.uint32)
+    at, stream = rows.data.ptr, GPU.get_stream_for_external_ready_events()
+    array = lease(rows, PINN).array
+    pieces = {
+        "form": lambda: _checks.form(1024, PINN),
+        "where": lambda: _cuda.where(at),
+        "on_device": lambda: _checks.on_device(at, 32768, GPU),
+        "stream": GPU.get_stream_for_external_ready_events,
+        "capsule": lambda: _dlpack.capsule(at, shape, None, words, (2, 0), rows),
+        "adopt": lambda: _adopt.adopt(_dlpack.capsule(at, shape, None, words, (2, 0), rows), GPU, stream),
+        "adopt without a stream": lambda: _adopt.adopt(
+            _dlpack.capsule(at, shape, None, words, (2, 0), rows), GPU, None
+        ),
+        "hold": lambda: _adopt.hold(array),
+        "wait_for": lambda: _cuda.wait_for(1, stream, 0),
+        "interface": lambda: _checks.interface(rows, "__cuda_array_interface__"),
+    }
+    for name, piece in pieces.items():
+        seconds = []
+        for _ in range(1000):
+            t0 = time.perf_counter()
+            piece()
+            seconds.append(time.perf_counter() - t0)
+        out[f"piece: {name}"] = round(statistics.median(seconds) * 1e6, 2)
     return out
 
 

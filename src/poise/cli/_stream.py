@@ -98,6 +98,7 @@ class _Following:
 
         if job.source == "example":
             program, warm = build(), follower(job.geometry)
+            gc.collect()  # now, and not while frames come
             log = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "failures"
             options = job.producer_options(f"example-{os.getpid()}", str(log))
             at = stack.enter_context(started(program, options))
@@ -117,7 +118,6 @@ class _Following:
         name = Path(self.job.source).name
         self.emit(RunStarted(f"stream {name}", 0, (self.follower.device.id,), ()))
         base, end = compiles(), None if self.job.seconds is None else perf_counter() + self.job.seconds + self.job.wait
-        gc.collect()
         gc.disable()  # a collection in the middle of a frame is a late frame
         quiet = perf_counter()
         try:

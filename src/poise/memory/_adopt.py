@@ -39,6 +39,18 @@ def first_cpu() -> jax.Device:
     return jax.devices("cpu")[0]
 
 
+@cache
+def gpus() -> list[jax.Device]:
+    """This process's GPUs."""
+    return jax.devices("gpu")
+
+
+def hold(array: Array) -> Any:
+    """Something that, while it lives, keeps `array` from being donated: PJRT refuses to give up a buffer that somebody
+    outside may look at. (What `array.__dlpack__()` returns, without its questions.)"""
+    return _jax.buffer_to_dlpack_managed_tensor(array, stream=None)
+
+
 class Address:
     """Host memory by address, as numpy takes it: the array that numpy makes of this keeps it, and it keeps the
     owner."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..errors import BadInput
 from . import _cuda
-from ._adopt import first_cpu
+from ._adopt import first_cpu, gpus
 from ._layout import Layout
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -97,13 +97,13 @@ def readable(pointer: int, nbytes: int) -> None:
 
 def on_device(pointer: int, nbytes: int, device: jax.Device) -> None:
     """Raises `BadInput` if device memory is not the driver's, not on `device`, or shorter than said."""
-    found = _cuda.ordinal_of(pointer)
+    found = _cuda.where(pointer)
     if found is None:
         raise BadInput(f"The pointer {pointer:#x} is not (or no longer) device memory of this process.")
-    if found != device.local_hardware_id:
-        raise BadInput(f"The pointer {pointer:#x} is on GPU {found}, not on {device}.")
-    left = _cuda.bytes_after(pointer)
-    if left is not None and left < nbytes:
+    ordinal, left = found
+    if ordinal != device.local_hardware_id:
+        raise BadInput(f"The pointer {pointer:#x} is on GPU {ordinal}, not on {device}.")
+    if left < nbytes:
         raise BadInput(f"The memory at {pointer:#x} is too short: {left} bytes where {nbytes} are needed.")
 
 
@@ -117,9 +117,9 @@ def device_of(device: jax.Device | None, platform: str, pointer: int = 0) -> jax
         return device
     if platform == "cpu":
         return first_cpu()
-    found = _cuda.ordinal_of(pointer)
-    for candidate in jax.devices("gpu"):
-        if candidate.local_hardware_id == found:
+    found = _cuda.where(pointer)
+    for candidate in gpus() if found else ():
+        if candidate.local_hardware_id == found[0]:  # type: ignore[index]
             return candidate
     raise BadInput(f"The pointer {pointer:#x} is not (or no longer) device memory that this process can use.")
 

@@ -51,24 +51,27 @@ class _Context:
         _call("cuDevicePrimaryCtxRelease_v2", self.device)
 
 
-def ordinal_of(pointer: int) -> int | None:
-    """The device that a pointer belongs to, or None if the driver does not know it (host memory, or freed)."""
-    kind, ordinal = ctypes.c_uint(), ctypes.c_int()
-    driver, at = _driver(), ctypes.c_uint64(pointer)
-    if driver.cuPointerGetAttribute(ctypes.byref(kind), _MEMORY_TYPE, at) or kind.value != _DEVICE:
-        return None
-    if driver.cuPointerGetAttribute(ctypes.byref(ordinal), _ORDINAL, at):
-        return None
-    return ordinal.value
+class _Where(ctypes.Structure):
+    """Where the driver puts what it knows of a pointer."""
+
+    _fields_ = [
+        ("kind", ctypes.c_uint32), ("ordinal", ctypes.c_int32), ("start", ctypes.c_uint64), ("size", ctypes.c_uint64),
+    ]  # fmt: skip
 
 
-def bytes_after(pointer: int) -> int | None:
-    """How many bytes of its allocation lie from `pointer` on, or None where the driver cannot say."""
-    base, size = ctypes.c_uint64(), ctypes.c_size_t()
-    ask, at = _driver().cuPointerGetAttribute, ctypes.c_uint64(pointer)
-    if ask(ctypes.byref(base), _START, at) or ask(ctypes.byref(size), _SIZE, at):
+_ASKED = (ctypes.c_uint32 * 4)(_MEMORY_TYPE, _ORDINAL, _START, _SIZE)
+
+
+def where(pointer: int) -> tuple[int, int] | None:
+    """The device that a pointer belongs to, and how many bytes of its allocation lie from there on; None if the driver
+    does not know it as device memory (the host's, or freed)."""
+    found = _Where()
+    base = ctypes.addressof(found)
+    places = (ctypes.c_void_p * 4)(base, base + 4, base + 8, base + 16)
+    status = _driver().cuPointerGetAttributes(4, _ASKED, places, ctypes.c_uint64(pointer))
+    if status or found.kind != _DEVICE:
         return None
-    return base.value + size.value - pointer
+    return found.ordinal, found.start + found.size - pointer
 
 
 def wait_for(stream: int, consumer: int | None, ordinal: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ._adopt import Address
+from ._adopt import CPU, Address
 
 BFLOAT = 4
 """DLPack's code for bfloat16, which numpy has no name for."""
@@ -49,8 +49,9 @@ def capsule(
     bits16 = dtype.kind == "V"
     address = Address(pointer, shape, np.dtype(np.uint16) if bits16 else dtype, owner, False, strides)
     made = np.asarray(address).__dlpack__()
-    tensor = ctypes.cast(_pointer(made, b"dltensor"), ctypes.POINTER(_DLTensor)).contents
-    tensor.device_type, tensor.device_id = device
-    if bits16:
-        tensor.code = BFLOAT
+    if bits16 or device[0] != CPU:
+        tensor = _DLTensor.from_address(_pointer(made, b"dltensor"))
+        tensor.device_type, tensor.device_id = device
+        if bits16:
+            tensor.code = BFLOAT
     return made

@@ -12,7 +12,7 @@ from jax import Array
 
 from ..errors import BadInput
 from . import _checks, _cuda, _dlpack
-from ._adopt import CPU, CUDA, adopt, first_cpu, host_array
+from ._adopt import CPU, CUDA, adopt, first_cpu, hold, host_array
 from ._channel import Channel
 from ._layout import ALIGN, Layout, layout_of
 
@@ -44,8 +44,7 @@ class Lease:
         self._array: Array | None = array
         self.pointer, self.nbytes, self.device, self.layout, self.write = pointer, nbytes, device, layout, write
         self._owner: Any = owner
-        # An exported array cannot be donated: PJRT refuses while somebody outside may look at the buffer.
-        self._fence = None if write or device.platform == "cpu" else array.__dlpack__()
+        self._fence = None if write or device.platform == "cpu" else hold(array)
 
     @property
     def array(self) -> Array:
