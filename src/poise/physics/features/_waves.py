@@ -71,6 +71,19 @@ def ridges(
     return Ridges(tuple(axes), name, weights, bias, (np.arange(count) + 1.0) / count)
 
 
+def hidden(axes: Sequence[str], first: np.ndarray, second: np.ndarray, steepness: float) -> Ridges:
+    """A hidden layer of tanh units set by pairs of points (count, d): tanh(steepness w . (x - middle)), w . gap = 1.
+
+    Every unit turns between its two points (sampling where it matters, SWIM: Bolager et al. 2023, eq. 4); no unit is
+    trained.
+    """
+    gap = second - first
+    weights = 2.0 * steepness * gap / np.sum(gap**2, axis=1, keepdims=True)
+    bias = -np.sum(weights * (first + second) / 2.0, axis=1)
+    count = len(first)
+    return Ridges(tuple(axes), "tanh", weights, bias, (np.arange(count) + 1.0) / count)
+
+
 def sines(axes: Sequence[str], low: Any, high: Any, counts: Sequence[int], extension: float = 1.0) -> Ridges:
     """Fourier modes cos and sin of the lattice of frequencies on a box `extension` times as wide (1: periodic)."""
     low, high = np.asarray(low, float), np.asarray(high, float)
