@@ -24,6 +24,7 @@ class Action(Enum):
     STOP = "stop"
     PAUSE = "pause"
     RESUME = "resume"
+    SHRINK = "shrink"
 
 
 @dataclass(frozen=True)

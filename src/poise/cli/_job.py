@@ -117,7 +117,7 @@ def load_job(job: str) -> Job:
         raise BadJob(f'{source} must say which workload, such as workload = "burgers2d".')
     devices = _table(data, "devices", source, {"active": (int,), "spares": (int,)})
     kept = _table(data, "keeper", source, {"depth": (int,), "every": (int,), "source": (str,), "fused": (bool,)})
-    policy = _table(data, "policy", source, {f.name: (int,) for f in fields(Limits)})
+    policy = _table(data, "policy", source, {f.name: (type(f.default),) for f in fields(Limits)})
     params = data.get("params", {})
     if not isinstance(params, dict):
         raise BadJob(f"{source}: params must be a table.")
