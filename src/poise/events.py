@@ -234,9 +234,9 @@ class ChannelChanged(Event):
 class Reported(Event):
     """Something that a source outside the loop saw or asks for; (`source`, `seq`) names it once and for all.
 
-    `what` is one of `xid ecc_single ecc_double remapped retired throttle recovery lost` (hardware), `drain pause resume
-    acknowledge` (a person: `who` and `why`), or a word of the source's own, which is journaled and shown. `number` is an
-    XID, a count, or -1; `device_id` is -1 where no device is meant.
+    `what` is one of `xid ecc_single ecc_double remapped retired throttle recovery lost` (hardware), `drain pause
+    resume acknowledge` (a person: `who` and `why`), or a word of the source's own, which is journaled and shown.
+    `number` is an XID, a count, or -1; `device_id` is -1 where no device is meant.
     """
 
     source: str

@@ -22,6 +22,8 @@ Json = Annotated[
     # Without the hyphen allowed, a lone "-" is taken for an option and not for the value.
     Parameter(help="Write the report as JSON to this file; '-' for standard output.", allow_leading_hyphen=True),
 ]
+Serve = Annotated[bool, Parameter(help="Show the run on a page of this machine (extra: serve).", negative="")]
+Port = Annotated[int, Parameter(help="Port of the page; 0 takes a free one.")]
 Out = Annotated[Path | None, Parameter(help="Directory for the journal, snapshots and the report.")]
 
 
@@ -41,7 +43,7 @@ def run_command(tokens: list[str]) -> int:
 
 
 @app.command
-def demo(*, out: Path = Path("poise-out"), json: Json = None) -> int:
+def demo(*, out: Path = Path("poise-out"), serve: Serve = False, port: Port = 8765, json: Json = None) -> int:
     """Run burgers2d on this machine's devices, clean and with scripted faults, and show that both end alike.
 
     Parameters
@@ -51,7 +53,7 @@ def demo(*, out: Path = Path("poise-out"), json: Json = None) -> int:
     """
     from ._demo import demo as command
 
-    return command(out, json)
+    return command(out, serve, port, json)
 
 
 @app.command
@@ -67,6 +69,12 @@ def run(
         bool | None, Parameter(help="Run the job clean as well and compare. Default: with --faults or --resume.")
     ] = None,
     overhead: Annotated[bool, Parameter(help="Measure the cost of keeping against an unguarded run.")] = False,
+    serve: Serve = False,
+    port: Port = 8765,
+    govern: Annotated[
+        bool,
+        Parameter(help="Take orders and watch the hardware, without a page of its own (extra: serve).", negative=""),
+    ] = False,
     json: Json = None,
 ) -> int:
     """Run a job, kept.
@@ -78,7 +86,7 @@ def run(
     """
     from ._run import run as command
 
-    return command(job, faults, out, resume, active, spares, compare, overhead, json)
+    return command(job, faults, out, resume, active, spares, compare, overhead, serve, port, govern, json)
 
 
 @app.command
@@ -128,8 +136,13 @@ def plan(
 
 
 @app.command
-def status(journal: Path, *, json: Json = None) -> int:
-    """Say what happened in a run.
+def status(
+    journal: Path,
+    *,
+    watch: Annotated[bool, Parameter(help="Follow the run until it ends (extra: serve).", negative="")] = False,
+    json: Json = None,
+) -> int:
+    """Say how a run is and what happened in it.
 
     Parameters
     ----------
@@ -138,7 +151,33 @@ def status(journal: Path, *, json: Json = None) -> int:
     """
     from ._status import status as command
 
-    return command(journal, json)
+    return command(journal, watch, json)
+
+
+@app.command
+def serve(
+    journal: Path,
+    *,
+    port: Port = 8765,
+    host: Annotated[
+        str, Parameter(help="Address to bind to; from another than this machine's own, reading needs the token too.")
+    ] = "127.0.0.1",
+    token_file: Annotated[
+        Path | None, Parameter(help="File that holds the token for actions; left out: a new one, printed.")
+    ] = None,
+    run: Annotated[int | None, Parameter(help="An earlier run of the journal, instead of the newest.")] = None,
+    until_closed: Annotated[bool, Parameter(show=False, negative="")] = False,
+) -> int:
+    """Show a run on a live page, with /metrics for Prometheus and /api/v1 as JSON. Ends with Ctrl-C.
+
+    Parameters
+    ----------
+    journal
+        A run's journal, such as poise-out/run.db; the run may go on, or be over.
+    """
+    from ._serve import serve as command
+
+    return command(journal, port, host, token_file, run, until_closed)
 
 
 @app.command

@@ -52,6 +52,7 @@ def kept_run(
     clean: dict[int, str] | None = None,
     watch: Iterable[int] = (),
     listen: Iterable[Listener] = (),
+    governed: bool = False,
 ) -> Outcome:
     """Keep `workload` to its end. With a `script`, strike it; `clean` says fingerprints by step, and `watch` fills
     it."""
@@ -61,8 +62,9 @@ def kept_run(
     last = steps_of(workload) if steps is None else steps
     t0 = time.perf_counter()
     keeper = Keeper(
-        workload, pool, journal=journal, limits=job.limits, options=options, resume=resume, listen=list(listen)
-    )
+        workload, pool, journal=journal, limits=job.limits, options=options, resume=resume, listen=list(listen),
+        governed=governed,
+    )  # fmt: skip
     out = Outcome(last, warm_seconds=time.perf_counter() - t0)
     with keeper:
         injector = Injector(keeper.loop, script, known.get)
@@ -73,6 +75,7 @@ def kept_run(
                 if index in watch:
                     keeper.flush()
                     known[index] = keeper.fingerprint()
+                injector.follow(keeper.loop)
                 injector.before(index)
                 keeper.step(injector.batch(index))
                 injector.after(index)

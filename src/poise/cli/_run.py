@@ -26,6 +26,7 @@ from ._output import check_json, console, dump, out_directory, write_json
 from ._platform import cpu_devices, pool, wanted
 from ._progress import Live
 from ._report import fault_table, report, summary
+from ._serve import served
 
 
 def load_faults(faults: str | None) -> list[ScriptedFault]:
@@ -79,10 +80,15 @@ def run(
     spares: int | None,
     compare: bool | None,
     overhead: bool,
+    serve: bool,
+    port: int,
+    govern: bool,
     json: str | None,
 ) -> int:
     """Run a job; the exit status is 3 if it stopped beyond the promise."""
     check_json(json)
+    if (serve or govern) and out is None:
+        raise BadInput("A page and a governor need the run's journal; say where with --out.")
     spec = load_job(job).with_devices(active, spares)
     script = load_faults(faults)
     snapshots_from, devices_then = resume_directory(resume)
@@ -102,6 +108,8 @@ def run(
     show = console(json)
     with ExitStack() as stack:
         live = stack.enter_context(Live())
+        if serve and where is not None:
+            stack.enter_context(served(where / "run.db", port))
         clean, known = None, {}
         if compare:
             listener = live.run("clean", steps)
@@ -111,6 +119,7 @@ def run(
                 spec, workload, devices, journal=None if where is None else where / "run.db",
                 snapshots=None if where is None else where / "snapshots", resume=snapshots_from,
                 script=script, clean=known if compare else None, listen=[live.run(workload.name, steps)],
+                governed=serve or govern,
             )  # fmt: skip
         except KeyboardInterrupt:
             if where is not None:

@@ -197,4 +197,3 @@ class Governor:
             if order.order in self.summary.registry.orders:
                 ok, detail = await carry_out(order)
                 await self.tell(Done(order.order, ok, detail))
-

@@ -1,5 +1,5 @@
-"""What NVIDIA's management library sees of the GPUs: XIDs, ECC errors, remapped rows, retired pages, throttling, and the
-recovery action that the driver names.
+"""What NVIDIA's management library sees of the GPUs: XIDs, ECC errors, remapped rows, retired pages, throttling, and
+the recovery action that the driver names.
 
 Events are waited for in the library (an event set), in a thread of their own. With each event the counters that have no
 event of their own are read once, and what has changed is reported. Nothing is read while nothing happens.
@@ -164,7 +164,10 @@ class Watch:
             (value,) = nvml.nvmlDeviceGetFieldValues(handle, [nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
             if value.nvmlReturn == 0:
                 action = int(value.value.uiVal)
-                out["recovery"] = action, f"recovery action: {RECOVERY.get(action, (str(action),))[0]}" if action else ""
+                out["recovery"] = (
+                    action,
+                    f"recovery action: {RECOVERY.get(action, (str(action),))[0]}" if action else "",
+                )
         return out
 
 

@@ -17,8 +17,6 @@ PHASES = ("notice", "decide", "rebuild", "swap", "first_step")
 """The parts of `Mended.phases`, in order."""
 
 
-
-
 @dataclass
 class Incident:
     """One fault and what became of it. `id` and `last` are the journal's numbers of its first and last event.
@@ -157,7 +155,7 @@ def _memory(incident: Incident) -> tuple[str, str]:
         return "unknown", f"{what} on {devices} were damaged beyond parity; the snapshot's copy was whole"
     if incident.kind == "tag":
         return "transient", f"one of three copies of the step tag on {devices} was off; the other two agree"
-    return "transient", f"{what} on {devices} did not match the marks and did after mending; its first of this kind or few"
+    return "transient", f"{what} on {devices} did not match the marks and did again once they were mended"
 
 
 def _replicas(incident: Incident) -> tuple[str, str]:
@@ -165,7 +163,10 @@ def _replicas(incident: Incident) -> tuple[str, str]:
         return "unknown", f"{_names(incident.devices)} proposed different bits and no majority says who is right"
     (device,) = incident.devices or [-1]
     if incident.swaps:
-        return "device", f"device {device} was outvoted by the other replicas' fingerprints in {len(incident.tries)} tries"
+        return (
+            "device",
+            f"device {device} was outvoted by the other replicas' fingerprints in {len(incident.tries)} tries",
+        )
     return "transient", f"device {device} was outvoted by the other replicas' fingerprints, and agreed when asked again"
 
 

@@ -29,7 +29,7 @@ CREATE TABLE IF NOT EXISTS events (
 CREATE TABLE IF NOT EXISTS runs (id INTEGER PRIMARY KEY, started REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS summaries (run INTEGER PRIMARY KEY, last INTEGER NOT NULL, body TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS incidents (id INTEGER PRIMARY KEY, run INTEGER NOT NULL, body TEXT NOT NULL);
-CREATE INDEX IF NOT EXISTS told ON events (run, id) WHERE kind <> 'Progress';
+CREATE INDEX IF NOT EXISTS told ON events (run, id) WHERE kind <> 'Progress' AND kind <> 'SnapshotKept';
 """
 APPLICATION_ID = 0x706F6973  # "pois": tells our files from other people's
 
@@ -49,12 +49,7 @@ class Journal:
 
     def __init__(self, path: str | Path, *, again: bool = False) -> None:
         self.path = Path(path)
-        if self.path.is_dir():
-            raise BadInput(f"The journal {self.path} is a directory; accepted is a file path.")
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise BadInput(f"The journal {self.path} cannot be made: {error.strerror}.") from error
+        _make_folder(self.path)
         self._queue: queue.SimpleQueue[tuple[list[tuple[Event, Row]], Future[None]] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._closed = False
@@ -100,13 +95,7 @@ class Journal:
         db = None
         try:
             db = sqlite3.connect(self.path)
-            # Somebody else's database must not be changed before it is refused.
-            _check(db, self.path, fresh_ok=True)
-            # Our name goes in first: a process that dies here leaves a file that the next one can use.
-            db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            db.execute("PRAGMA journal_mode = WAL")
-            db.execute("PRAGMA synchronous = NORMAL")
-            db.executescript(_SCHEMA)
+            _claim(db, self.path)
             summary = _last_summary(db) if self._again else None
             with db:
                 if summary is None:
@@ -165,6 +154,39 @@ class Journal:
         if closed:
             made = [(i.id, summary.run, json.dumps(i.to_dict())) for i in closed]
             db.executemany("INSERT OR REPLACE INTO incidents (id, run, body) VALUES (?, ?, ?)", made)
+
+
+def make_journal(path: Path) -> None:
+    """Make an empty journal where there is none, so that it can be followed before its run begins. Raises `BadInput`
+    for a file that is something else."""
+    _make_folder(path)
+    try:
+        db = sqlite3.connect(path)
+        try:
+            _claim(db, path)
+        finally:
+            db.close()
+    except sqlite3.Error as error:
+        raise BadInput(f"The journal {path} cannot be used: {error}.") from error
+
+
+def _make_folder(path: Path) -> None:
+    if path.is_dir():
+        raise BadInput(f"The journal {path} is a directory; accepted is a file path.")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"The journal {path} cannot be made: {error.strerror}.") from error
+
+
+def _claim(db: sqlite3.Connection, path: Path) -> None:
+    # Somebody else's database must not be changed before it is refused.
+    _check(db, path, fresh_ok=True)
+    # Our name goes in first: a process that dies here leaves a file that the next one can use.
+    db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA synchronous = NORMAL")
+    db.executescript(_SCHEMA)
 
 
 def _save(db: sqlite3.Connection, summary: Summary) -> None:

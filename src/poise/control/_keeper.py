@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -195,7 +196,7 @@ class Keeper:
             finally:
                 self._order = None
             if ok and order.action in (Action.STOP, Action.SHRINK):
-                self._survive(lambda: self.loop.recovery.stop(order.reason), gone=order.device_id)  # noqa: B023
+                self._survive(partial(self.loop.recovery.stop, order.reason), gone=order.device_id)
             self._drop_spares()
 
     def _carry_out(self, order: Ordered) -> tuple[bool, str]:

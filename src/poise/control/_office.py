@@ -11,7 +11,6 @@ import queue
 import sys
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from ..errors import need
@@ -43,9 +42,7 @@ class Office:
         self._stack = ExitStack()
         self._portal = self._stack.enter_context(anyio.from_thread.start_blocking_portal())
         try:
-            self._governor: Governor = self._portal.call(
-                partial(Governor, journal, limits=limits, attend=self._attend)
-            )
+            self._governor: Governor = self._portal.call(partial(Governor, journal, limits=limits, attend=self._attend))
             self._task, self._stop = self._portal.start_task(self._work, devices or {})
         except BaseException:
             self._stack.close()

@@ -74,15 +74,14 @@ class Reader:
         """The incident with this number."""
         return next((i for i in self.incidents(1, number + 1) if i.id == number), None)
 
-    def events(
-        self, limit: int = 50, *, before: int | None = None, after: int | None = None, progress: bool = False
-    ) -> list[dict[str, Any]]:
+    def events(self, limit: int = 50, *, before: int | None = None, after: int | None = None) -> list[dict[str, Any]]:
         """Events of the run as they were written, with their numbers: newest first, or oldest first behind `after`.
-        Of every kind, also those that this version does not know."""
+        Of every kind, also those that this version does not know, but for the routine ones (`Progress`,
+        `SnapshotKept`), of which there are too many to be read."""
         low, high = after if after is not None else 0, before if before is not None else 2**62
         order = "ASC" if after is not None else "DESC"
-        only = "" if progress else "AND kind <> 'Progress'"
-        ask = f"SELECT id, at, kind, body FROM events WHERE run = ? AND id > ? AND id < ? {only} ORDER BY id {order} LIMIT ?"
+        where = "run = ? AND id > ? AND id < ? AND kind <> 'Progress' AND kind <> 'SnapshotKept'"
+        ask = f"SELECT id, at, kind, body FROM events WHERE {where} ORDER BY id {order} LIMIT ?"
         with self._open() as db:
             rows = db.execute(ask, (self.summary.run, low, high, limit)).fetchall()
         return [_told(*row) for row in rows]
@@ -108,4 +107,9 @@ def _told(number: int, at: float, kind: str, body: str) -> dict[str, Any]:
     except ValueError:
         fields = {}
     fields = fields if isinstance(fields, dict) else {}
-    return {"id": number, "at": at, "kind": kind, "fields": {k: v for k, v in fields.items() if k not in ("event", "at")}}
+    return {
+        "id": number,
+        "at": at,
+        "kind": kind,
+        "fields": {k: v for k, v in fields.items() if k not in ("event", "at")},
+    }

@@ -70,7 +70,6 @@ class Registry:
             return True, f"{len(self.spares)} warm spare{'s' if len(self.spares) > 1 else ''}"
         return False, "no spare is left; the run would stop and could be resumed on fewer devices"
 
-
     @property
     def with_reserved(self) -> Registry:
         """As the loop may use it: what is put aside for orders that nobody has begun is free for a device that is

@@ -1,8 +1,8 @@
 """What NVIDIA's XID numbers mean for a device in a run.
 
 The wording and the grouping follow NVIDIA's "Xid Errors" guide and its catalog
-(https://docs.nvidia.com/deploy/xid-errors/): errors that an application causes say nothing about the device; errors that
-NVIDIA answers with a reset or a reboot mean that the device leaves its slot; those it answers with "watch" mark it.
+(https://docs.nvidia.com/deploy/xid-errors/): errors that an application causes say nothing about the device; errors
+that NVIDIA answers with a reset or a reboot mean that the device leaves its slot; what may pass marks it as suspect.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ XIDS: dict[int, Xid] = {
     48: Xid("double-bit ECC error", Grade.GONE, _RESET),
     61: Xid("internal micro-controller breakpoint or warning", Grade.WATCH, _RESET + " when it is idle"),
     62: Xid("internal micro-controller halt", Grade.GONE, _RESET),
-    63: Xid("row remapping or page retirement recorded", Grade.DRAIN, _RESET + " when it is idle, to put it into effect"),
+    63: Xid("row remapping or page retirement recorded", Grade.DRAIN, _RESET + " when it is idle, for it to take effect"),
     64: Xid("row remapping or page retirement failed", Grade.GONE, _RESET + "; replace it if it recurs"),
     68: Xid("video processor exception", Grade.NOTE, _APP),
     69: Xid("graphics engine class error", Grade.NOTE, _APP),
@@ -70,7 +70,7 @@ XIDS: dict[int, Xid] = {
     143: Xid("GPU initialization error", Grade.GONE, _RESET),
     **{
         n: Xid(f"NVLink: {unit} error", Grade.DRAIN, _RESET)
-        for n, unit in ((144, "SAW"), (145, "RLW"), (146, "TLW"), (147, "TREX"), (148, "NVLPW_CTRL"), (149, "NETIR"), (150, "MSE"))
+        for n, unit in enumerate(("SAW", "RLW", "TLW", "TREX", "NVLPW_CTRL", "NETIR", "MSE"), 144)
     },
     151: Xid("key rotation error", Grade.NOTE, _SUPPORT),
     154: Xid("GPU recovery action changed", Grade.NOTE, "follow the recovery action that the driver names"),

@@ -85,6 +85,14 @@ class Injector:
         check(self.script, loop.workload, loop.form, loop.builder.batch_shapes)
         loop.intake = self._intake
 
+    def follow(self, loop: Loop) -> None:
+        """Strike this loop from now on: the run goes on with another one, on fewer devices. Faults in slots that it
+        does not have fall away."""
+        if loop is not self.loop:
+            self.loop = loop
+            self.script = [f for f in self.script if f.slot < loop.form.devices]
+            loop.intake = self._intake
+
     def batch(self, index: int) -> Any:
         """The batch of a step: the workload's own, unless the script makes the data themselves bad."""
         batch = self.loop.workload.batch(index)
