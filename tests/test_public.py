@@ -68,7 +68,7 @@ def test_links_in_the_documentation_lead_somewhere() -> None:
 
 
 def test_commands_in_the_documentation_exist() -> None:
-    known = {"demo", "run", "stream", "plan", "status", "doctor", "bench", "solve", "tasks"}
+    known = {"demo", "run", "stream", "plan", "serve", "status", "doctor", "bench", "solve", "tasks"}
     for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
         for command in re.findall(r"`poise ([a-z]+)", page.read_text()):
             assert command in known, f"{page.name}: poise {command}"

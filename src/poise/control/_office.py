@@ -34,11 +34,13 @@ class Office:
         except ImportError as error:
             raise need("anyio", "serve") from error
         from ._governor import Governor
+        from ._socket import bind
 
         self._anyio: Any = anyio
         self._journal = journal
         self._orders: queue.SimpleQueue[Ordered] = queue.SimpleQueue()
         self.attention = False
+        self._raw = bind(journal.path)
         self._stack = ExitStack()
         self._portal = self._stack.enter_context(anyio.from_thread.start_blocking_portal())
         try:
@@ -99,7 +101,7 @@ class Office:
         stop = self._anyio.Event()
         async with self._anyio.create_task_group() as group:
             await group.start(self._governor.run)
-            async with door(self._governor, self._journal.path):
+            async with door(self._governor, self._journal.path, self._raw):
                 group.start_soon(watch, self._governor.report, devices, _say)
                 task_status.started(stop)
                 await stop.wait()

@@ -120,6 +120,8 @@ def apply(registry: Registry, event: Event) -> Registry:
                 return registry
             if here in (State.FAILED, State.RETIRED) and new != State.SPARE:
                 return registry
+            if new is State.SPARE and any(o.spare == event.device_id for o in registry.orders.values()):
+                return registry  # it is put aside, or was when it failed: the order's answer says what becomes of it
             spares = tuple(d for d in registry.spares if d != event.device_id)
             if new == State.SPARE:
                 spares = (*spares, event.device_id)

@@ -47,7 +47,7 @@ XIDS: dict[int, Xid] = {
     48: Xid("double-bit ECC error", Grade.GONE, _RESET),
     61: Xid("internal micro-controller breakpoint or warning", Grade.WATCH, _RESET + " when it is idle"),
     62: Xid("internal micro-controller halt", Grade.GONE, _RESET),
-    63: Xid("row remapping or page retirement recorded", Grade.DRAIN, _RESET + " when it is idle, for it to take effect"),
+    63: Xid("row remapping or page retirement recorded", Grade.DRAIN, _RESET + ", for it to take effect"),
     64: Xid("row remapping or page retirement failed", Grade.GONE, _RESET + "; replace it if it recurs"),
     68: Xid("video processor exception", Grade.NOTE, _APP),
     69: Xid("graphics engine class error", Grade.NOTE, _APP),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,8 @@ LOCAL = ("127.0.0.1", "localhost", "[::1]")
 
 @dataclass
 class Site:
-    """What is served, and to whom. `names` are further names in a Host header that mean us."""
+    """What is served, and to whom. `names` are further names in a Host header that mean us; `streams` says how many
+    pages are being kept alive."""
 
     journal: Path
     token: str
@@ -40,17 +41,20 @@ class Site:
     live: Live = field(init=False)
     sessions: Sessions = field(init=False)
     actions: Actions = field(init=False)
+    streams: Callable[[], int] = field(init=False)
 
     def __post_init__(self) -> None:
         self.live = Live(self.journal, self.run)
         self.sessions = Sessions(self.token)
         self.actions = Actions(self.journal)
+        self.streams = lambda: 0
 
 
 def build(site: Site) -> Guard:
     """The ASGI application of a site."""
     pages, api = Pages(site), Api(site)
     act = ActPages(pages)
+    site.streams = lambda: pages.streams.open
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

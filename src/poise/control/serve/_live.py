@@ -44,7 +44,6 @@ class Live:
         self.journal = journal
         self.reader = Reader(journal, run)
         self.view = View(0, Summary())
-        self._changes = Changes(journal)
         self._dirty = True
         self._read_at = 0.0
         self._news = anyio.Event()
@@ -53,15 +52,21 @@ class Live:
 
     async def run(self) -> None:
         """Listen to the kernel until cancelled."""
-        try:
+        with Changes(self.journal) as changes:
             while True:
-                await anyio.wait_readable(self._changes)
-                if self._changes.changed():
+                await anyio.wait_readable(changes)
+                if changes.changed():
                     self._dirty = True
-                    self._news.set()
-                    self._news = anyio.Event()
-        finally:
-            self._changes.close()
+                    self._wake()
+
+    def stale(self) -> None:
+        """Somebody says that there is something new."""
+        self._dirty, self._read_at = True, 0.0
+        self._wake()
+
+    def _wake(self) -> None:
+        self._news.set()
+        self._news = anyio.Event()
 
     async def fresh(self) -> View:
         """The state as it is now (at most `GAP` old)."""

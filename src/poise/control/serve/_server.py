@@ -36,6 +36,7 @@ def serve(
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind((host, port))
+        bound.listen(512)  # whoever reads the address below may come at once
     except (OSError, OverflowError) as error:
         bound.close()
         raise BadInput(f"The address {host}:{port} cannot be used: {error}.") from error
