@@ -18,7 +18,7 @@ from .._socket import alive
 from .._summary import Summary
 from .._verdict import silent_after
 
-GAP = 0.1
+GAP = 0.2
 """Seconds between two readings, however fast events come: a burst is read in a few pieces."""
 
 LATE = 20.0
