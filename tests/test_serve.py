@@ -33,7 +33,6 @@ from poise.control.serve._metrics import exposition
 from poise.control.serve._session import TRIES, Sessions
 from poise.events import (
     Action,
-    ChannelChanged,
     Done,
     Event,
     Fault,
@@ -44,6 +43,7 @@ from poise.events import (
     Protected,
     Reported,
     RunStarted,
+    SensorsChanged,
     SnapshotKept,
     Swapped,
     Warmed,
@@ -60,7 +60,7 @@ def some_events() -> list[Event]:
         Warmed(3, 6, 1.0, False, at=now - 20), RunStarted(EVIL, 0, (0, 1, 2), (3, 4), at=now - 20),
         Protected(10_000_000, 590_000, "snapshot"), SnapshotKept(4, 12345), Progress(7, 9.0),
         Noticed(f, Action.RETRY, EVIL), Mended(f, Action.RETRY, 0.1, 0, 2, {"notice": 0.05, "first_step": 0.05}),
-        ChannelChanged(1, EVIL, "failing", 7, 3), Reported("agent", 1, "xid", 1, 13, EVIL),
+        SensorsChanged(7, EVIL, "nan", (1,), -99.0), Reported("agent", 1, "xid", 1, 13, EVIL),
     ]  # fmt: skip
 
 

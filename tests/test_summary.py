@@ -17,7 +17,6 @@ from poise.control._summary import Summary
 from poise.control._verdict import goodput, report, seconds, silent_after, streak, verdict
 from poise.events import (
     Action,
-    ChannelChanged,
     DeviceChanged,
     Done,
     Dropped,
@@ -33,6 +32,7 @@ from poise.events import (
     RunFinished,
     RunStarted,
     RunStopped,
+    SensorsChanged,
     SnapshotKept,
     Swapped,
     Warmed,
@@ -117,12 +117,13 @@ def test_drops_in_a_row_count_until_a_step_is_committed() -> None:
 def test_channels_hardware_and_protection_are_kept_by_name() -> None:
     made = summary(
         STARTED, Protected(1000, 59, "snapshot"), SnapshotKept(4, 999, "", at=1.0),
-        ChannelChanged(2, "u", "failing", 3, 5), ChannelChanged(2, "u", "recovered", 4),
+        SensorsChanged(3, "u", "nan", (2, 7), -99.0), SensorsChanged(4, "u", "healthy", (2,), 1.0),
         Reported("a", 1, "xid", 1, 79), Reported("a", 2, "xid", 1, 79), Reported("a", 3, "ecc_single", 1, 7),
         Reported("a", 4, "xid", 99, 79),
     )  # fmt: skip
     assert made.channels["2/u"]["state"] == "recovered"
     assert made.channels["2/u"]["failures"] == 1
+    assert (made.channels["7/u"]["state"], made.channels["7/u"]["kind"]) == ("failing", "nan")
     assert list(made.hardware) == ["1"], "a device that the run does not have is not counted"
     assert made.hardware["1"]["counts"] == {"xid 79": 2, "ecc_single": 7}
     said = report(made, made.at)
@@ -320,3 +321,12 @@ def test_a_journal_from_before_there_were_summaries_is_read_all_the_same(tmp_pat
         assert journal.run == 1
         journal.append(RunFinished(20, "ab"))
     assert Reader(path).summary.registry.status == "finished"
+
+
+def test_a_million_failing_channels_take_no_more_room_than_two_thousand() -> None:
+    made = summary(STARTED, SensorsChanged(1, "u", "nan", tuple(range(3000)), -99.0))
+    assert (len(made.channels), made.unlisted) == (2000, 1000)
+    made.take(3, SensorsChanged(2, "u", "healthy", tuple(range(10)), 1.0))
+    made.take(4, SensorsChanged(3, "v", "inf", (1, 2, 3), -99.0))
+    assert len(made.channels) == 2000
+    assert made.channels["3/v"]["state"] == "failing"

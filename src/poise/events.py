@@ -220,17 +220,6 @@ class Protected(Event):
 
 
 @dataclass(frozen=True)
-class ChannelChanged(Event):
-    """A channel of a node's data began to hold bad values ("failing") or holds good ones again ("recovered")."""
-
-    node: int
-    channel: str
-    state: str
-    step: int
-    count: int = 0
-
-
-@dataclass(frozen=True)
 class Reported(Event):
     """Something that a source outside the loop saw or asks for; (`source`, `seq`) names it once and for all.
 
@@ -287,7 +276,7 @@ KINDS: dict[str, type[Event]] = {
     c.__name__: c
     for c in (
         RunStarted, Progress, Noticed, Mended, DeviceChanged, Swapped, Dropped, Warmed, SnapshotKept, SnapshotRefused,
-        SensorsChanged, ProducerNoticed, RunStopped, RunFinished, Protected, ChannelChanged, Reported, Ordered, Done, Paged,
+        SensorsChanged, ProducerNoticed, RunStopped, RunFinished, Protected, Reported, Ordered, Done, Paged,
     )
 }  # fmt: skip
 

@@ -12,7 +12,6 @@ from types import MappingProxyType
 from typing import Any
 
 from ..events import (
-    ChannelChanged,
     DeviceChanged,
     Done,
     Dropped,
@@ -27,6 +26,7 @@ from ..events import (
     RunFinished,
     RunStarted,
     RunStopped,
+    SensorsChanged,
     SnapshotKept,
     SnapshotRefused,
     Swapped,
@@ -39,6 +39,10 @@ from ._registry import Registry, State, apply
 
 NUMBERS = ("nan", "inf", "overflow", "marker", "state")
 """Kinds of fault that a gate sees."""
+
+MOST_CHANNELS = 2000
+"""Channels that are remembered by name; of more, those that recovered are forgotten first, then new ones are only
+counted."""
 
 RATES = 90
 """Points of the step rate that are kept for the picture."""
@@ -63,6 +67,7 @@ class Summary:
     gates: dict[str, dict[str, Any]] = field(default_factory=dict)
     blocks: dict[str, int] = field(default_factory=dict)
     channels: dict[str, dict[str, Any]] = field(default_factory=dict)
+    unlisted: int = 0
     hardware: dict[str, dict[str, Any]] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
     protection: dict[str, Any] = field(default_factory=dict)
@@ -233,12 +238,21 @@ def _protected(s: Summary, number: int, e: Protected) -> None:
     s.protection = {"state_bytes": e.state_bytes, "spare_bytes": e.spare_bytes, "source": e.source}
 
 
-def _channel(s: Summary, number: int, e: ChannelChanged) -> None:
-    key = f"{e.node}/{e.channel}"
-    seen = s.channels.setdefault(key, {"node": e.node, "channel": e.channel, "failures": 0, "count": 0})
-    seen |= {"state": e.state, "step": e.step, "at": e.at}
-    seen["failures"] += e.state == "failing"
-    seen["count"] += e.count
+def _sensors(s: Summary, number: int, e: SensorsChanged) -> None:
+    failing = e.marker != 1.0
+    for node in e.sectors:
+        key = f"{node}/{e.axis}"
+        known = s.channels.get(key)
+        if known is None:
+            if len(s.channels) >= MOST_CHANNELS:
+                gone = next((k for k, c in s.channels.items() if c["state"] == "recovered"), None)
+                if gone is None:
+                    s.unlisted += failing
+                    continue
+                del s.channels[gone]
+            known = s.channels[key] = {"node": node, "channel": e.axis, "failures": 0}
+        known |= {"state": "failing" if failing else "recovered", "kind": e.kind, "step": e.step, "at": e.at}
+        known["failures"] += failing
 
 
 def _reported(s: Summary, number: int, e: Reported) -> None:
@@ -283,6 +297,6 @@ def _page(s: Summary, number: int, e: Paged) -> None:
 _HEAR: dict[type[Event], Callable[[Summary, int, Any], list[Incident] | None]] = {
     RunStarted: _started, Progress: _progress, Noticed: _noticed, Mended: _mended, DeviceChanged: _device,
     Swapped: _swapped, Dropped: _dropped, Warmed: _warmed, SnapshotKept: _kept, SnapshotRefused: _refused,
-    RunStopped: _stopped, RunFinished: _finished, Protected: _protected, ChannelChanged: _channel,
+    RunStopped: _stopped, RunFinished: _finished, Protected: _protected, SensorsChanged: _sensors,
     Reported: _reported, Ordered: _ordered, Done: _done, Paged: _page,
 }  # fmt: skip

@@ -120,6 +120,7 @@ def report(s: Summary, now: float) -> dict[str, Any]:
         "blocks": s.blocks,
         "gates": s.gates,
         "channels": s.channels,
+        "channels_unlisted": s.unlisted,
         "hardware": s.hardware,
         "verdicts": s.verdicts,
         "swaps": s.swaps,
