@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import App, CycloptsError, Parameter
 
 from .. import __version__
-from ..errors import PoiseError
+from ..errors import BadInput, PoiseError
 
 app = App(
     name="poise",
@@ -43,14 +43,29 @@ def run_command(tokens: list[str]) -> int:
 
 
 @app.command
-def demo(*, out: Path = Path("poise-out"), serve: Serve = False, port: Port = 8765, json: Json = None) -> int:
+def demo(
+    what: str = "burgers2d",
+    *,
+    out: Path = Path("poise-out"),
+    serve: Serve = False,
+    port: Port = 8765,
+    json: Json = None,
+) -> int:
     """Run burgers2d on this machine's devices, clean and with scripted faults, and show that both end alike.
 
     Parameters
     ----------
+    what
+        burgers2d, or llama: a small language model is trained and continues a text.
     out
         Directory for report.json, the journal run.db, the picture demo.png and snapshots.
     """
+    if what == "llama":
+        from ._demo_llama import demo as llama
+
+        return llama(out, json)
+    if what != "burgers2d":
+        raise BadInput(f"There is no demo {what!r}; accepted are burgers2d and llama.")
     from ._demo import demo as command
 
     return command(out, serve, port, json)
@@ -222,6 +237,48 @@ def solve(
     from ._measure import solve as command
 
     return command(task, tol, points, plot, json)
+
+
+@app.command
+def generate(
+    directory: Path,
+    prompt: str,
+    *,
+    tokens: int = 64,
+    temperature: float = 0.0,
+    top_p: float = 1.0,
+    seed: int = 0,
+    sweep: int = 16,
+    protect: bool = True,
+    dtype: str | None = None,
+    json: Json = None,
+) -> int:
+    """Continue a text with a Llama whose weights and cache are sealed.
+
+    Parameters
+    ----------
+    directory
+        A checkpoint: config.json, safetensors, tokenizer.json (or none, for a model over bytes).
+    prompt
+        The text to continue.
+    tokens
+        How many tokens to add at most.
+    temperature
+        0 takes the likeliest token each time.
+    top_p
+        Draw from the likeliest tokens that together have this probability.
+    seed
+        Of the draws: the same one gives the same text.
+    sweep
+        Tokens per sweep over the weights; 1 verifies all of them before every token.
+    protect
+        Seal weights and cache.
+    dtype
+        bfloat16 or float32, instead of the checkpoint's own.
+    """
+    from ._generate import generate as command
+
+    return command(directory, prompt, tokens, temperature, top_p, seed, sweep, protect, dtype, json)
 
 
 @app.command

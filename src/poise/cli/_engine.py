@@ -53,9 +53,10 @@ def kept_run(
     watch: Iterable[int] = (),
     listen: Iterable[Listener] = (),
     governed: bool = False,
+    each: Callable[[int, Any], None] | None = None,
 ) -> Outcome:
     """Keep `workload` to its end. With a `script`, strike it; `clean` says fingerprints by step, and `watch` fills
-    it."""
+    it. `each` hears the metrics of every step in order, a few steps later."""
     script, watch = list(script), set(watch)
     known = {} if clean is None else clean
     options = replace(job.options, directory=snapshots)
@@ -69,6 +70,7 @@ def kept_run(
     with keeper:
         injector = Injector(keeper.loop, script, known.get)
         keeper.listeners.append(injector.hear)
+        heard: deque[tuple[int, Any]] = deque(maxlen=None if each is not None else 0)
         t0, c0 = time.perf_counter(), compiles()
         try:
             for index in range(keeper.settled, last):
@@ -77,9 +79,14 @@ def kept_run(
                     known[index] = keeper.fingerprint()
                 injector.follow(keeper.loop)
                 injector.before(index)
-                keeper.step(injector.batch(index))
+                heard.append((index, keeper.step(injector.batch(index))))
                 injector.after(index)
+                # Looking at metrics waits for their step; those behind the ones in flight are there.
+                while each is not None and len(heard) > job.options.depth + 1:
+                    each(*heard.popleft())
             keeper.flush()
+            while each is not None and heard:
+                each(*heard.popleft())
         except Stopped as stopped:
             out.stopped = stopped
         out.seconds, out.compiles = time.perf_counter() - t0, compiles() - c0

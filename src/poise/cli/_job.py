@@ -16,7 +16,7 @@ from ..control import Limits
 from ..errors import BadInput, BadJob
 from ..keeper import Options
 
-WORKLOADS = {"burgers2d": "poise.physics.grid:Burgers2d"}
+WORKLOADS = {"burgers2d": "poise.physics.grid:Burgers2d", "llama": "poise.llama:workload"}
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,8 @@ class Job:
         if isinstance(made, type) or (callable(made) and not hasattr(made, "propose")):
             try:
                 known = inspect.signature(made).parameters
-                unknown = sorted(set(self.params) - set(known))
+                anything = any(p.kind is p.VAR_KEYWORD for p in known.values())  # then it refuses unknown ones itself
+                unknown = [] if anything else sorted(set(self.params) - set(known))
                 if unknown:
                     raise BadJob(f"{self.workload} has no parameters {unknown}; accepted are {', '.join(known)}.")
                 made = made(**self.params)

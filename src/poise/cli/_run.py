@@ -22,6 +22,7 @@ from ..keeper._stage import choose_source
 from ..seal._plan import named_leaves
 from ._engine import kept_run, measure_overhead, steps_of
 from ._job import Job, load_job, packaged
+from ._observe import Observer
 from ._output import check_json, console, dump, out_directory, write_json
 from ._platform import cpu_devices, pool, wanted
 from ._progress import Live
@@ -106,6 +107,7 @@ def run(
     workload.axes(len(before.active))
     where = None if out is None else out_directory(out)
     show = console(json)
+    observer = Observer(workload, where, 0 if snapshots_from is None else 1)
     with ExitStack() as stack:
         live = stack.enter_context(Live())
         if serve and where is not None:
@@ -120,6 +122,7 @@ def run(
                 snapshots=None if where is None else where / "snapshots", resume=snapshots_from,
                 script=script, clean=known if compare else None, listen=[live.run(workload.name, steps)],
                 governed=serve or govern,
+                each=observer,
             )  # fmt: skip
         except KeyboardInterrupt:
             if where is not None:
@@ -129,6 +132,7 @@ def run(
     said = report(workload, devices, outcome, clean, cost)
     if devices_then is not None:
         said["resumed"] = {"devices_then": devices_then, "devices_now": len(devices.active)}
+    said |= observer.said(outcome)
     if outcome.stopped is not None and outcome.stopped.resume is not None:
         said["resume"] = str(out)
     if where is not None:

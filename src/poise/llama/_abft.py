@@ -4,10 +4,13 @@ For `Y = A B^T` the columns of Y are cut into groups g of up to `GROUP`. Summed 
 
     sum_j Y_ij  =  A_i . (sum_j B_j),
 
-and the right side costs one thin product with float32 sums of B. Both sides differ by rounding only: by the rounding of Y
-to its dtype (unit roundoff u), independent errors of at most u |Y_ij| each, and by float32 accumulation. With probability
+and the right side costs one thin product with float32 sums of B. Both sides differ by rounding only: by the rounding
+of Y
+to its dtype (unit roundoff u), independent errors of at most u |Y_ij| each, and by float32 accumulation. With
+probability
 1 - 2 exp(-k^2 / 2) (Hoeffding 1963) the first stays below k u |Y_ig|, Euclidean norm over the group; k = 8 leaves 3e-14
-per row and group. The second stays below c 2^-24 |A_i| (|B_g| + |sum of B_g|), where c grows like the square root of the
+per row and group. The second stays below c 2^-24 |A_i| (|B_g| + |sum of B_g|), where c grows like the square root of
+the
 length (random signs) plus a sixteenth of it (tensor cores cut off what does not fit). An error above the sum of both is
 no rounding. `design/llama-abft.md` has what that sees and what it does not.
 """
@@ -28,7 +31,8 @@ from ._model import Product, Seen, adapted, multiply
 from ._names import DENSE
 
 GROUP = 512
-"""Columns per checksum, at most: few enough to see an error of a third of the typical value, many enough to be cheap."""
+"""Columns per checksum, at most: few enough to see an error of a third of the typical value, many enough to be
+cheap."""
 
 SIGMAS = 8.0
 """k above."""
@@ -50,7 +54,8 @@ class Blow(NamedTuple):
 @dataclass(frozen=True)
 class Rule:
     """Static facts about one product: its number, over how many devices each way sums (their partial sums then stay in
-    float32), whether the forward pass runs twice, whether its result stays in float32 (scores), whether it is checked."""
+    float32), whether the forward pass runs twice, whether its result stays in float32 (scores), whether it is
+    checked."""
 
     number: int
     forward_over: int = 1
@@ -62,7 +67,8 @@ class Rule:
 
 
 class Probe(NamedTuple):
-    """What the backward pass found, as the "gradient" of zeros: failed checks by batch row, and of the weights' gradients
+    """What the backward pass found, as the "gradient" of zeros: failed checks by batch row, and of the weights'
+    gradients
     (float32, since only such have gradients)."""
 
     rows: Float[Array, " b"]
@@ -118,11 +124,14 @@ def wrong_rows(a: Float[Array, "m k"], b: Float[Array, "n k"], y: Float[Array, "
 
 def _struck(y: Array, hit: Array, blow: Blow) -> Array:
     """`y` (rows, columns) with one element changed where `hit`."""
-    at = (blow.row % y.shape[0], blow.column % y.shape[1])
-    old = y[at]
+    # Elementwise, so that it means the same wherever the partitioner cuts `y` (an indexed update of a sum that is
+    # spread over
+    # devices does not).
+    row, column = lax.broadcasted_iota(jnp.int32, y.shape, 0), lax.broadcasted_iota(jnp.int32, y.shape, 1)
+    there = hit & (row == blow.row % y.shape[0]) & (column == blow.column % y.shape[1])
     word = jnp.uint32 if y.dtype.itemsize == 4 else jnp.uint16
-    flipped = lax.bitcast_convert_type(lax.bitcast_convert_type(old, word) ^ blow.bits.astype(word), y.dtype)
-    return y.at[at].set(jnp.where(hit, jnp.where(blow.bits == 0, jnp.asarray(jnp.nan, y.dtype), flipped), old))
+    flipped = lax.bitcast_convert_type(lax.bitcast_convert_type(y, word) ^ blow.bits.astype(word), y.dtype)
+    return jnp.where(there, jnp.where(blow.bits == 0, jnp.asarray(jnp.nan, y.dtype), flipped), y)
 
 
 def _maybe(rule: Rule, item: Item, way: int, y: Array) -> Array:
@@ -158,7 +167,8 @@ def forward(rule: Rule, x: Array, w: Array, item: Item) -> tuple[Array, Array]:
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def checked(rule: Rule, x: Float[Array, "b s k"], w: Float[Array, "n k"], item: Item) -> tuple[Array, Array]:
-    """`x w^T`, and how many rows of it fail their check, by batch row. The backward pass checks its products too and says
+    """`x w^T`, and how many rows of it fail their check, by batch row. The backward pass checks its products too and
+    says
     so through `item.probe`."""
     return forward(rule, x, w, item)
 
@@ -191,11 +201,10 @@ checked.defvjp(_fwd, _bwd)
 
 
 class Checked(Product):
-    """A layer's products with their checks. `differentiable`: with a checked reverse mode; otherwise forward mode works."""
+    """A layer's products with their checks. `differentiable`: with a checked reverse mode; otherwise forward mode
+    works."""
 
-    def __init__(
-        self, weights: dict[str, Array], item: Item, *, rules: dict[str, Rule], differentiable: bool
-    ) -> None:
+    def __init__(self, weights: dict[str, Array], item: Item, *, rules: dict[str, Rule], differentiable: bool) -> None:
         super().__init__(weights)
         self.item, self.rules, self.differentiable = item, rules, differentiable
 

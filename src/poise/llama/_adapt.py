@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..errors import BadInput
+from ..memory import Lease
 from ._config import LLAMA3_8B, Config
 from ._names import shape_of
 
@@ -16,10 +17,13 @@ from ._names import shape_of
 def adapt(name: str, array: Any, config: Config | None = None) -> jax.Array:
     """One named weight of a checkpoint as a JAX array, checked against the model's shape (Llama-3-8B if none is given).
 
-    A JAX array comes back as it is, anything with DLPack (a lease, a CuPy or torch tensor on a device of JAX's) as a
-    view of the same memory, and a numpy array on the default device. Raises `BadInput` for an unknown name, a wrong
+    A JAX array comes back as it is, a lease as the array that it is, anything with DLPack (a CuPy or torch tensor on a
+    device of JAX's) as a view of the same memory, and a numpy array on the default device. Raises `BadInput` for an
+    unknown name, a wrong
     shape, or what holds no floating-point numbers.
     """
+    if isinstance(array, Lease):
+        array = array.array
     want = shape_of(name, LLAMA3_8B if config is None else config)
     got = getattr(array, "shape", None)
     if got is None or tuple(got) != want:

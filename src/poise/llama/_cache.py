@@ -1,7 +1,8 @@
 """The key/value cache, sealed row by row as it grows.
 
 A row is what one token left behind in one layer: its keys and values. Beside each row lie two sums over its words (the
-marks of `kernels.ref`), beside each `ROWS` rows their XOR. Appending a row changes one row of parity; a row that no longer
+marks of `kernels.ref`), beside each `ROWS` rows their XOR. Appending a row changes one row of parity; a row that no
+longer
 matches its marks is rebuilt from the others before attention reads it.
 """
 
@@ -98,7 +99,8 @@ def _xor(words: UInt32[Array, "layers b s w"]) -> UInt32[Array, "layers b g w"]:
 
 
 def filled(cache: Cache, k: Array, v: Array, length: Int[Array, " b"]) -> Cache:
-    """The cache with the first rows written at once: `k`, `v` are (layers, b, s, kv, head), s at most what there is room
+    """The cache with the first rows written at once: `k`, `v` are (layers, b, s, kv, head), s at most what there is
+    room
     for; rows from `length` on are left empty."""
     cache = cache._replace(length=length.astype(jnp.int32))
     keep = (jnp.arange(k.shape[2]) < length[:, None])[None, :, :, None, None]
@@ -129,14 +131,17 @@ def append(
 
 
 def repaired(cache: Cache) -> tuple[Cache, Found]:
-    """The cache with every row checked, and what could be mended mended. Reads each row once; writes only if some row is
+    """The cache with every row checked, and what could be mended mended. Reads each row once; writes only if some
+    row is
     off."""
     numbers, there = _numbers(cache), _filled(cache)
     off = (row_marks(row_words(cache.k, cache.v), numbers) != cache.marks).any(-1) & there
 
     def mend(cache: Cache) -> tuple[Cache, Found]:
         words = jnp.where(there[None, ..., None], row_words(cache.k, cache.v), jnp.uint32(0))
-        odd = jnp.repeat(_xor(words) ^ cache.parity, ROWS, axis=2)  # what the rows of a group and their parity disagree in
+        odd = jnp.repeat(
+            _xor(words) ^ cache.parity, ROWS, axis=2
+        )  # what the rows of a group and their parity disagree in
         fresh = row_marks(words ^ odd, numbers)
         right = off & (fresh == cache.marks).all(-1)
         # Rows that agree with their parity have a damaged mark.

@@ -1,6 +1,7 @@
 """Checkpoints: safetensors in, memory-mapped and placed piece by piece; safetensors out, the same bytes.
 
-On the host there is never more than what is being placed: two weights of a layer, or one device's part of the embedding.
+On the host there is never more than what is being placed: two weights of a layer, or one device's part of the
+embedding.
 """
 
 from __future__ import annotations
@@ -86,7 +87,8 @@ def save(
 ) -> None:  # fmt: skip
     """Write a checkpoint that `load`, and Hugging Face's libraries, read.
 
-    `like` names the checkpoint that the parameters came from: the same files with the same headers, everything else in it
+    `like` names the checkpoint that the parameters came from: the same files with the same headers, everything else
+    in it
     copied; parameters that did not change give the same bytes. Each file appears whole or not at all, the index last.
     """
     directory = Path(directory)
@@ -101,7 +103,9 @@ def save(
     if like is not None:
         _save_like(tensor, places, Path(like), directory)
         return
-    sized = {n: (_at(shapes(config), p.path)[p.layer is not None :], _at(params, p.path).dtype) for n, p in places.items()}
+    sized = {
+        n: (_at(shapes(config), p.path)[p.layer is not None :], _at(params, p.path).dtype) for n, p in places.items()
+    }
     files: list[list[str]] = [[]]
     size = 0
     for name, (shape, kind) in sized.items():
@@ -202,7 +206,9 @@ def _stacked(
 
 
 def _placed(shape: tuple[int, ...], sharding: Any, dtype: Any, stored: Any) -> Array:
-    return jax.make_array_from_callback(shape, sharding, lambda index: np.asarray(stored[index]).astype(dtype, copy=False))
+    return jax.make_array_from_callback(
+        shape, sharding, lambda index: np.asarray(stored[index]).astype(dtype, copy=False)
+    )
 
 
 def _sharding(mesh: Mesh | None, spec: PartitionSpec, device: Any) -> Any:

@@ -39,7 +39,8 @@ class Rope:
 class Config:
     """Sizes and switches of a Llama (2, 3, 3.1, 3.2). Names follow `config.json`, shortened.
 
-    `layers` decoder layers of width `width`; `heads` query heads and `kv_heads` key/value heads of `head` channels each;
+    `layers` decoder layers of width `width`; `heads` query heads and `kv_heads` key/value heads of `head` channels
+    each;
     a gated MLP of `hidden` channels; `vocab` tokens. `tied`: the output head is the embedding. `eps` of the RMS norms.
     Raises `BadInput` for sizes that cannot be one.
     """
@@ -98,7 +99,16 @@ LLAMA32_1B = Config(
     rope=Rope(500000.0, "llama3", 32.0), bos=128000, eos=(128001,),
 )  # fmt: skip
 LLAMA2_7B = Config(
-    vocab=32000, width=4096, hidden=11008, layers=32, heads=32, kv_heads=32, head=128, max_position=4096, bos=1, eos=(2,)
+    vocab=32000,
+    width=4096,
+    hidden=11008,
+    layers=32,
+    heads=32,
+    kv_heads=32,
+    head=128,
+    max_position=4096,
+    bos=1,
+    eos=(2,),
 )
 
 SHAPES = {"llama2-7b": LLAMA2_7B, "llama3-8b": LLAMA3_8B, "llama3.1-8b": LLAMA31_8B, "llama3.2-1b": LLAMA32_1B}

@@ -20,7 +20,8 @@ from ._rope import angles
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is chosen: the likeliest at `temperature` 0, else drawn; `top_p` keeps the likeliest tokens that
+    """How the next token is chosen: the likeliest at `temperature` 0, else drawn; `top_p` keeps the likeliest tokens
+    that
     together have that probability (Holtzman et al. 2020). `seed` keys the draws: the same seed gives the same text."""
 
     temperature: float = 0.0
@@ -35,7 +36,8 @@ class Sampling:
 
 
 class Written(NamedTuple):
-    """One step of generation: the `token` of each sequence, the gate's count of `bad` values behind its scores, and what
+    """One step of generation: the `token` of each sequence, the gate's count of `bad` values behind its scores, and
+    what
     was `found` off in the cache before it was read."""
 
     token: Int32[Array, " b"]
@@ -71,7 +73,8 @@ def read(
     params: dict[str, Any], tokens: Int[Array, "b s"], length: Int[Array, " b"], *, config: Config, positions: int,
     sampling: Sampling, limit: float,
 ) -> tuple[Cache, Written]:  # fmt: skip
-    """Read prompts of `length` tokens, padded on the right: a cache with room for `positions`, and the first new token."""
+    """Read prompts of `length` tokens, padded on the right: a cache with room for `positions`, and the first new
+    token."""
     dtype = params["embed"].dtype
     x = params["embed"][tokens]
     turn = angles(config, jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape))

@@ -6,7 +6,8 @@ With a direction z of signs (`_noise`), made again wherever it is needed:
     "jvp":        g = d/de loss(w + e z) at e = 0               (forward gradient, Baydin et al. 2022)
     w <- w - r(t) g z
 
-Weights stay in `dtype`, layers are perturbed as the scan passes them, and the update is rounded by chance. The seed and r g
+Weights stay in `dtype`, layers are perturbed as the scan passes them, and the update is rounded by chance. The seed
+and r g
 of every step are the run's whole history (`_history`).
 """
 
@@ -120,7 +121,9 @@ class Forward(Task):
             rows = jnp.zeros(self.sequences // self.accumulate, jnp.int32)
 
             def more(carry: Any, item: tuple[Array, Array]) -> tuple[Any, None]:
-                made = self.mean_loss(mesh, params, *item, total, step=step, blow=blow, change=change, differentiable=False)
+                made = self.mean_loss(
+                    mesh, params, *item, total, step=step, blow=blow, change=change, differentiable=False
+                )
                 return jax.tree.map(jnp.add, carry, made), None
 
             made, _ = lax.scan(more, (jnp.float32(0), Seen(rows, rows)), (batch["tokens"], batch["weight"]))

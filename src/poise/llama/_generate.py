@@ -1,7 +1,8 @@
 """Generation with its weights and its cache sealed: what is damaged is mended before it can reach the text.
 
 Cache rows are verified whenever attention is about to read them. Weights are verified piece by piece between tokens, a
-whole sweep every `sweep` tokens; where a sweep finds damage it is mended and the text goes back to the last token that a
+whole sweep every `sweep` tokens; where a sweep finds damage it is mended and the text goes back to the last token
+that a
 clean sweep stands behind, so the text is that of a clean run. With `sweep=1` nothing damaged is ever read.
 """
 
@@ -13,7 +14,6 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-
 
 from ..errors import BadInput, Stopped
 from ..seal import Sealed, SealReport, repair, scrub, seal
@@ -40,7 +40,8 @@ class Report:
 class Session:
     """A batch of sequences being continued, token by token. `sealed` and `cache` are what faults strike.
 
-    - `prompts`: lists of token numbers. `tokens`: how many to add at most; a sequence ends early at one of `config.eos`.
+    - `prompts`: lists of token numbers. `tokens`: how many to add at most; a sequence ends early at one of
+      `config.eos`.
     - `protect`: seal weights and verify the cache. `sweep`: tokens per sweep over the weights.
 
     Raises `BadInput` for prompts that are empty, too long, or hold numbers outside the vocabulary; `Stopped` for damage
@@ -117,7 +118,9 @@ class Session:
             if self.sealed is not None:
                 self._sweep(len(self.sealed.groups))
             self._rewind(len(self.written))
-        raise Stopped(f"Token {len(self.written)} has scores that are not finite in {TRIES} tries; the weights are to blame.")
+        raise Stopped(
+            f"Token {len(self.written)} has scores that are not finite in {TRIES} tries; the weights are to blame."
+        )
 
     def finish(self) -> list[list[int]]:
         """Write to the end and stand behind all of it; returns `texts()`."""
@@ -203,7 +206,9 @@ def generate(
 
 def _check(config: Config, prompts: Sequence[Sequence[int]], tokens: int, sweep: int) -> None:
     if not prompts or not all(len(p) for p in prompts):
-        raise BadInput("A prompt needs at least one token; begin with the model's first token if there is nothing to say.")
+        raise BadInput(
+            "A prompt needs at least one token; begin with the model's first token if there is nothing to say."
+        )
     bad = next((t for p in prompts for t in p if not 0 <= t < config.vocab), None)
     if bad is not None:
         raise BadInput(f"A prompt holds token {bad}; the vocabulary has tokens 0 to {config.vocab - 1}.")
@@ -212,5 +217,3 @@ def _check(config: Config, prompts: Sequence[Sequence[int]], tokens: int, sweep:
     longest = max(len(p) for p in prompts) + tokens
     if longest > config.max_position:
         raise BadInput(f"{longest} positions are more than this model's {config.max_position}.")
-
-

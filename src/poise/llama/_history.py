@@ -1,7 +1,8 @@
 """The history of a forward-only run: what moved the weights, 12 bytes a step, and how to walk it again.
 
 A file is a line of JSON and then a record per committed step: its number, the run's seed (uint32 each), and the scalar
-(float32) by which the step's direction was taken. Replaying it onto the weights of step 0 gives the weights of the end, bit
+(float32) by which the step's direction was taken. Replaying it onto the weights of step 0 gives the weights of the
+end, bit
 for bit, without a forward pass: piece by piece, on any devices.
 """
 
@@ -27,7 +28,8 @@ MAGIC = "poise-llama-history"
 
 @dataclass(frozen=True)
 class History:
-    """`scalars` by step, under one `seed`. `start` is the fingerprint of the weights of step 0; `trained` names what moves."""
+    """`scalars` by step, under one `seed`. `start` is the fingerprint of the weights of step 0; `trained` names what
+    moves."""
 
     seed: int
     scalars: np.ndarray
@@ -55,7 +57,8 @@ def note(file: BinaryIO, step: int, seed: int, scalar: float) -> None:
 
 
 def read_history(path: str | Path) -> History:
-    """A history from its file. A record that is cut off counts as not written; of two for one step the later one counts.
+    """A history from its file. A record that is cut off counts as not written; of two for one step the later one
+    counts.
 
     Raises `BadInput` for anything else than a history.
     """
@@ -118,7 +121,8 @@ def _walk(w: Array, seed: Any, scalars: Array, offset: Any, *, name: str, number
 
 
 def replay(start: Any, history: History) -> Any:
-    """The trained tree after `history`, from that of step 0 (which stays as it is). No forward pass, one leaf at a time."""
+    """The trained tree after `history`, from that of step 0 (which stays as it is). No forward pass, one leaf at a
+    time."""
     numbers = leaf_numbers(start)
     leaves, treedef = jax.tree.flatten(start)
     out = [
@@ -134,4 +138,6 @@ def replay_piece(
     """One device's piece of one leaf after `history`: what rebuilds a lost shard from the weights of step 0."""
     w = jnp.array(piece, copy=True)
     at = tuple(np.uint32(o) for o in offset)
-    return _walk(w, np.uint32(history.seed), jnp.asarray(history.scalars), at, name=name, number=number, whole=tuple(whole))
+    return _walk(
+        w, np.uint32(history.seed), jnp.asarray(history.scalars), at, name=name, number=number, whole=tuple(whole)
+    )

@@ -1,6 +1,7 @@
 """The decoder (Touvron et al. 2023; Llama team 2024) as pure functions of a parameter tree (`_names`).
 
-A layer is `x + o(attention(q, k, v of norm(x)))`, then `x + down(silu(gate) * up of norm(x))`. Layers run under one scan, so
+A layer is `x + o(attention(q, k, v of norm(x)))`, then `x + down(silu(gate) * up of norm(x))`. Layers run under one
+scan, so
 that a model of 32 compiles like one of 2. Products run in the parameters' dtype, norms, angles and the loss in float32.
 """
 
@@ -26,7 +27,8 @@ Constrain = Callable[[Array], Array]
 
 
 class Seen(NamedTuple):
-    """What one layer's guards saw, by batch row: `bad` values of the residual stream (not finite, or above the limit), and
+    """What one layer's guards saw, by batch row: `bad` values of the residual stream (not finite, or above the
+    limit), and
     rows of its products that `failed` their check."""
 
     bad: Int32[Array, " b"]
@@ -93,7 +95,7 @@ def layer(config: Config, x: Array, product: Product, turn: tuple[Array, Array],
     return x + out
 
 
-def bad_values(x: Float[Array, "b *n"], limit: float) -> Int32[Array, " b"]:
+def bad_values(x: Float[Array, "b ..."], limit: float) -> Int32[Array, " b"]:
     """How many values of each batch row are not finite or above `limit` in magnitude."""
     bound = jnp.asarray(min(limit, float(jnp.finfo(x.dtype).max)), x.dtype)
     return (~(jnp.abs(lax.stop_gradient(x)) <= bound)).sum(tuple(range(1, x.ndim)), dtype=jnp.int32)
@@ -120,7 +122,8 @@ def hidden(
 ) -> tuple[Float[Array, "b s d"], Seen]:
     """The last layer's output after the final norm, and what the guards saw, stacked over layers.
 
-    `product(weights, item)` makes a layer's products, `each` is a tree of what they need per layer, stacked over layers.
+    `product(weights, item)` makes a layer's products, `each` is a tree of what they need per layer, stacked over
+    layers.
     `limit` is the gate's on the residual stream. `constrain` says how activations are cut over a mesh.
     """
     dtype = params["embed"].dtype

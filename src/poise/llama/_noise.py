@@ -1,6 +1,7 @@
 """Directions that are made again wherever they are needed instead of being kept: a sign for each weight.
 
-The sign of element i of layer l of leaf j in step t is one bit of an integer hash of (seed, t, j, l, i), so any device makes
+The sign of element i of layer l of leaf j in step t is one bit of an integer hash of (seed, t, j, l, i), so any
+device makes
 those of its own piece, in any order, and they fuse into what uses them: no direction ever lies in memory. Signs are the
 classical choice for simultaneous perturbation (Spall 1992); like normal ones they have mean 0 and variance 1.
 """
@@ -17,7 +18,8 @@ from jaxtyping import UInt32
 
 
 def scrambled(x: UInt32[Array, "*n"]) -> UInt32[Array, "*n"]:
-    """A bijection of 32-bit words in which every input bit moves about half of the output bits (C. Wellons, lowbias32)."""
+    """A bijection of 32-bit words in which every input bit moves about half of the output bits (C. Wellons,
+    lowbias32)."""
     x = (x ^ (x >> jnp.uint32(16))) * jnp.uint32(0x7FEB352D)
     x = (x ^ (x >> jnp.uint32(15))) * jnp.uint32(0x846CA68B)
     return x ^ (x >> jnp.uint32(16))

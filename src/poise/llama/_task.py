@@ -20,7 +20,7 @@ from ._checkpoint import load
 from ._config import SHAPES, Config, load_config
 from ._lora import lora_shapes, lora_specs, lora_start
 from ._model import Product, Remat, Seen, cross_entropy, head, hidden, plain_scores
-from ._names import shapes, specs
+from ._names import DENSE, shapes, specs
 from ._text import Text, Tokens, documents, tokenizer
 
 AXES = ("data", "fsdp", "tensor")
@@ -35,7 +35,8 @@ class Task:
     - `model`: a published shape ("llama3.2-1b"), a checkpoint's folder, or a table of `Config`'s sizes.
     - `data`: "stdlib", a path, or a list of paths. `tokens`: "bytes" or a tokenizer's path.
     - `sequences` of `length` tokens a step, in `accumulate` parts.
-    - `dtype`: of the products. `remat`: what the backward pass computes again. `chunk`: positions whose scores exist at once.
+    - `dtype`: of the products. `remat`: what the backward pass computes again. `chunk`: positions whose scores exist
+      at once.
     - `tensor`, `data_axis`: devices that share heads, and that hold copies of everything; the rest share parameters.
     - `abft`: "off", "audit" (every `period`-th layer, another one each step) or "all". `limit`: of the residual stream.
     - `lora`: rank of low-rank additions that alone are trained, 0 for the weights themselves.
@@ -64,7 +65,17 @@ class Task:
     strikes: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("steps", "sequences", "length", "accumulate", "tensor", "data_axis", "period", "held", "characters"):
+        for name in (
+            "steps",
+            "sequences",
+            "length",
+            "accumulate",
+            "tensor",
+            "data_axis",
+            "period",
+            "held",
+            "characters",
+        ):
             value = getattr(self, name)
             if type(value) is not int or value < 1:
                 raise BadInput(f"llama's {name} is a positive whole number, not {value!r}.")
@@ -107,8 +118,8 @@ class Task:
         if self.model in SHAPES:
             return SHAPES[self.model]
         if not Path(self.model).is_dir():
-            raise BadInput(f"There is no model {self.model!r}; accepted are {', '.join(SHAPES)}, a checkpoint's folder, "
-                           "or a table of sizes.")  # fmt: skip
+            raise BadInput(f"There is no model {self.model!r}; accepted are {', '.join(SHAPES)}, a "
+                           "checkpoint's folder, or a table of sizes.")  # fmt: skip
         return load_config(self.model)
 
     @cached_property
@@ -127,8 +138,8 @@ class Task:
     def axes(self, n: int) -> dict[str, int]:
         """`n` devices as copies x shares x heads. Raises `BadMesh` if they do not fit the job."""
         if n % (self.tensor * self.data_axis):
-            raise BadMesh(f"{n} devices cannot be {self.data_axis} copies of {self.tensor} that share heads; accepted are "
-                          f"multiples of {self.tensor * self.data_axis}.")  # fmt: skip
+            raise BadMesh(f"{n} devices cannot be {self.data_axis} copies of {self.tensor} that share heads; accepted "
+                          f"are multiples of {self.tensor * self.data_axis}.")  # fmt: skip
         fsdp = n // (self.tensor * self.data_axis)
         part = self.sequences // self.accumulate
         if part % (fsdp * self.data_axis):
@@ -200,7 +211,8 @@ class Task:
     ) -> tuple[Array, Seen]:  # fmt: skip
         """The sum of a part's losses over `total` weights, in nats, and what the guards saw by sequence.
 
-        `change(weights, layer)` alters a layer's weights as they are used. `probe`: as `_abft.Probe`, stacked over layers
+        `change(weights, layer)` alters a layer's weights as they are used. `probe`: as `_abft.Probe`, stacked over
+        layers
         and one for the head.
         """
         sizes = dict(zip(mesh.axis_names, mesh.devices.shape, strict=True)) if mesh is not None else {}
@@ -210,7 +222,9 @@ class Task:
         on = {"mode": self.abft, "period": self.period, "step": step, "blow": blow}
         each = items(layers, rows, probe=None if probe is None else probe[0], **on)
         last = items(1, rows, probe=None, **on)
-        top = Item(None if last.on is None else last.on[0], jnp.int32(layers), None if probe is None else probe[1], blow)
+        top = Item(
+            None if last.on is None else last.on[0], jnp.int32(layers), None if probe is None else probe[1], blow
+        )
         quiet = self.abft == "off"
         plain = quiet and blow is None
 
@@ -260,19 +274,17 @@ class Task:
             total += float(_evaluate(params, jnp.asarray(rows[i : i + part]), self.config))
         return total / (len(rows) // part)
 
-    def strike_at(self, kind: str, slot: int, devices: int, rng: np.random.Generator) -> np.ndarray:
-        """The numbers of a scripted arithmetic fault on the device in `slot`: a "product" with a flipped exponent bit in a
-        forward product of one of its sequences, or a "gradient" that is NaN."""
+    def strike(self, batch: Any, kind: str, slot: int, devices: int, rng: np.random.Generator) -> Any:
+        """The batch with a scripted arithmetic fault on the device in `slot`: a "product" whose element has its top
+        exponent
+        bit flipped, in a forward product of one of that device's sequences; or a "gradient" of a weight that is NaN."""
         part = self.sequences // self.accumulate
-        groups = devices // self.tensor
-        sequence = (slot // self.tensor) * (part // groups)
+        sequence = (slot // self.tensor) * part // (devices // self.tensor)
         row = sequence * self.length + int(rng.integers(self.length))
-        layer = int(rng.integers(self.config.layers))
-        product, column = int(rng.integers(7)), int(rng.integers(1 << 15))
-        top = 0x4000 if self.dtype == "bfloat16" else 0x40000000
-        if kind == "gradient":
-            return np.array([layer, product, 2, row, column, 0], np.int32)
-        return np.array([layer, product, 0, row, column, top], np.int32)
+        layer, product = int(rng.integers(self.config.layers)), int(rng.integers(len(DENSE)))
+        column, top = int(rng.integers(1 << 15)), 0x4000 if self.dtype == "bfloat16" else 0x40000000
+        way, bits = (2, 0) if kind == "gradient" else (0, top)
+        return {**batch, "strike": np.array([layer, product, way, row, column, bits], np.int32)}
 
 
 def _constrained(mesh: Mesh | None, spec: P, x: Array) -> Array:
@@ -286,4 +298,3 @@ def _evaluate(params: dict[str, Any], tokens: Array, config: Config) -> Array:
     x, _ = hidden(params, tokens[:, :-1], config)
     total, _ = cross_entropy(x, head(params), tokens[:, 1:], jnp.ones(tokens.shape[0]), 0)
     return total / (tokens.shape[0] * (tokens.shape[1] - 1))
-

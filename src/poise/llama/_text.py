@@ -65,7 +65,7 @@ class File:
 
 
 def tokenizer(where: str | Path) -> Tokens:
-    """"bytes", a `tokenizer.json`, or a folder that holds one (a model's). Raises `BadInput` where there is none."""
+    """ "bytes", a `tokenizer.json`, or a folder that holds one (a model's). Raises `BadInput` where there is none."""
     if str(where) == "bytes":
         return Bytes()
     path = Path(where)
@@ -144,5 +144,3 @@ class Text:
 @lru_cache(maxsize=4)
 def _order(seed: int, epoch: int, n: int) -> np.ndarray:
     return np.random.default_rng((seed, epoch)).permutation(n)
-
-
