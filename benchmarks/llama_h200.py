@@ -172,15 +172,15 @@ class Bench:
         options = {"config": config, "sampling": Sampling(), "limit": 1e6}
         out: Result = {}
         bound = 2 * (config.parameters - config.vocab * config.width) / self.bytes
-        for name, check in (("plain", False), ("cache_checked", True)):
+        for name, check, alone in (("products", False, False), ("plain", False, True), ("cache_checked", True, True)):
             cache, made = read(params, tokens, jnp.array([prompt]), positions=prompt + 3 * new, **options)
             live = jnp.array([True])
             for _ in range(4):
-                cache, made = write(params, cache, made.token, live, check=check, **options)
+                cache, made = write(params, cache, made.token, live, check=check, alone=alone, **options)
             jax.block_until_ready(cache)
             t0 = time.perf_counter()
             for _ in range(new):
-                cache, made = write(params, cache, made.token, live, check=check, **options)
+                cache, made = write(params, cache, made.token, live, check=check, alone=alone, **options)
             jax.block_until_ready(made)
             s = (time.perf_counter() - t0) / new
             out[name] = {"seconds_per_token": s, "tokens_per_s": 1 / s, "of_bandwidth_bound": bound / s}

@@ -52,8 +52,8 @@ def test_greedy_text_equals_that_of_transformers(kind: str) -> None:
     assert report.sweeps >= want.shape[1]
 
 
-def checkpoint(directory: Path, kind: str = "llama3", dtype=jnp.bfloat16, **options):
-    config = llama_models.config_of(kind)
+def checkpoint(directory: Path, kind: str = "llama3", dtype=jnp.bfloat16, vocab: int = 101, **options):
+    config = llama_models.config_of(kind, vocab_size=vocab)
     named = llama_models.tensors(config, int(np.random.default_rng().integers(1000)))
     params = jax.tree.map(lambda x: jnp.asarray(x, dtype), llama_models.tree(config, named))
     llama.save(params, config, directory, **options)
@@ -88,13 +88,16 @@ def test_a_checkpoint_comes_back_bit_for_bit_and_saves_to_the_same_bytes(tmp_pat
 
 
 def test_a_checkpoint_is_placed_over_a_mesh(tmp_path: Path) -> None:
-    params, _ = checkpoint(tmp_path)
+    params, _ = checkpoint(tmp_path, vocab=102)
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:4]).reshape(1, 2, 2), ("data", "fsdp", "tensor"))
     back, _ = llama.load(tmp_path, mesh=mesh)
     assert same(params, back)
     assert {s.data.shape for s in back["layers"]["gate"].addressable_shards} == {(3, 44, 24)}
     wide, _ = llama.load(tmp_path, dtype=jnp.float32)
     assert wide["embed"].dtype == jnp.float32
+    three = jax.sharding.Mesh(np.array(jax.devices()[:5]).reshape(1, 5, 1), ("data", "fsdp", "tensor"))
+    with pytest.raises(errors.BadMesh, match="cannot share equally"):
+        llama.load(tmp_path, mesh=three)
 
 
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
@@ -127,7 +130,9 @@ def test_a_named_weight_is_adapted_where_it_lies() -> None:
     config = llama_models.config_of("llama3")
     given = jnp.ones((24, 48), jnp.bfloat16)
     assert llama.adapt("model.layers.2.self_attn.k_proj.weight", given, config) is given
-    foreign = np.zeros((101, 48), np.float32)
+    room = np.zeros(101 * 48 + 16, np.float32)
+    begin = -room.ctypes.data % 64 // 4  # where XLA can use it: at a multiple of 64 bytes
+    foreign = room[begin : begin + 101 * 48].reshape(101, 48)
     with lease(foreign) as held:
         got = llama.adapt("lm_head.weight", held, config)
         assert got.unsafe_buffer_pointer() == held.pointer

@@ -31,8 +31,8 @@ def run(code: str, cwd: Path = ROOT, **env: str) -> str:
 
 
 def test_the_export_list() -> None:
-    modules = {"cli", "control", "devices", "errors", "events", "faults", "gate", "keeper", "kernels", "memory",
-               "optim", "physics", "seal"}  # fmt: skip
+    modules = {"cli", "control", "devices", "errors", "events", "faults", "gate", "keeper", "kernels", "llama",
+               "memory", "optim", "physics", "seal"}  # fmt: skip
     assert {n for n in vars(poise) if not n.startswith("_")} - (modules - EXPORTED) == EXPORTED
     assert all(getattr(poise, name).__doc__ for name in EXPORTED)
 
@@ -68,7 +68,7 @@ def test_links_in_the_documentation_lead_somewhere() -> None:
 
 
 def test_commands_in_the_documentation_exist() -> None:
-    known = {"demo", "run", "stream", "plan", "serve", "status", "doctor", "bench", "solve", "tasks"}
+    known = {"demo", "generate", "run", "stream", "plan", "serve", "status", "doctor", "bench", "solve", "tasks"}
     for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
         for command in re.findall(r"`poise ([a-z]+)", page.read_text()):
             assert command in known, f"{page.name}: poise {command}"

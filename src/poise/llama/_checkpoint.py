@@ -24,6 +24,7 @@ from jax import Array, lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from ..errors import BadInput, need
+from ..keeper._form import shard_shape
 from ._config import Config, dump_config, load_config
 from ._names import names, place_of, shapes, specs
 
@@ -45,7 +46,9 @@ def load(
     """The parameters (`_names`) and the configuration in `directory`, on `mesh` (axes `fsdp`, `tensor`), or on one
     device.
 
-    `dtype` left out: as stored. Raises `BadInput` for weights that are missing, unknown, of a wrong shape, or damaged.
+    `dtype` left out: as stored. Raises `BadInput` for weights that are missing, unknown, of a wrong shape, or
+    damaged, and
+    `BadMesh` where the mesh does not divide a weight.
     """
     config = load_config(directory)
     where = _files(Path(directory))
@@ -71,6 +74,8 @@ def load(
         for group in _groups(config):
             path = wanted[group[0]].path
             shape, spec = _at(shapes(config), path), _at(layouts, path)
+            if mesh is not None:
+                shard_shape(group[0], shape, spec, dict(mesh.shape))
             stored = _checked(group, shape[1:] if len(path) > 1 else shape, piece)
             kind = jnp.dtype(stored if dtype is None else dtype)
             if len(path) == 1:

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int, Int32
 from ..errors import BadInput
 from ._cache import Cache, Found, append, filled, repaired, room
 from ._config import Config
-from ._model import Product, bad_values, causal, head, layer, multiply, rms_norm
+from ._model import Product, Thin, bad_values, causal, head, layer, multiply, rms_norm, thin
 from ._rope import angles
 
 
@@ -97,13 +97,13 @@ def read(
     return cache, Written(token, bad.sum(dtype=jnp.int32), Found.nothing())
 
 
-@partial(jax.jit, static_argnames=("config", "sampling", "limit", "check"), donate_argnames=("cache",))
+@partial(jax.jit, static_argnames=("config", "sampling", "limit", "check", "alone"), donate_argnames=("cache",))
 def write(
     params: dict[str, Any], cache: Cache, token: Int[Array, " b"], live: Bool[Array, " b"], *, config: Config,
-    sampling: Sampling, limit: float, check: bool = True,
+    sampling: Sampling, limit: float, check: bool = True, alone: bool = False,
 ) -> tuple[Cache, Written]:  # fmt: skip
     """Append `token` to the sequences that are `live` and choose the next one. With `check` the cache is verified, and
-    mended, before attention reads it."""
+    mended, before attention reads it. `alone`: a single sequence, whose products read each weight once (`Thin`)."""
     cache, found = repaired(cache) if check else (cache, Found.nothing())
     at = cache.length
     x = params["embed"][token][:, None]
@@ -120,11 +120,15 @@ def write(
             values = lax.dynamic_index_in_dim(grown[0].v, number, 0, keepdims=False)
             return jax.nn.dot_product_attention(q, keys, values, key_value_seq_lengths=at + 1, implementation="xla")
 
-        x = layer(config, x, Product(weights), turn, attend)
+        x = layer(config, x, (Thin if alone else Product)(weights), turn, attend)
         return (x, grown[0], bad + bad_values(x, limit).sum()), None
 
     numbers = jnp.arange(config.layers)
     (x, cache, bad), _ = lax.scan(body, (x, cache, jnp.int32(0)), (params["layers"], numbers))
     # A sequence that has ended keeps its length: what it appends is written over the next time.
     cache = cache._replace(length=jnp.where(live, at + 1, at))
-    return cache, Written(choose(_scores(params, x[:, 0], config), sampling, at + 1), bad, found)
+    if alone:
+        scores = thin(rms_norm(x, params["norm"], config.eps), head(params))[0]
+    else:
+        scores = _scores(params, x[:, 0], config)
+    return cache, Written(choose(scores, sampling, at + 1), bad, found)

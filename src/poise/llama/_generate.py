@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -71,6 +72,8 @@ class Session:
         for row, prompt in zip(self._prompt, prompts, strict=True):
             row[: len(prompt)] = prompt
         self.wanted = tokens
+        # On a CPU a matrix product reads a layer where it lies.
+        self._alone = len(prompts) == 1 and jax.default_backend() != "cpu"
         self.written: list[np.ndarray] = []
         self.report = Report()
         self.cache: Cache | None = None
@@ -131,10 +134,9 @@ class Session:
                 return self.texts()
 
     def _live(self) -> np.ndarray:
-        ended = np.zeros(len(self.lengths), bool)
-        for token in self.written:
-            ended |= np.isin(token, self.config.eos)
-        return ~ended
+        if not self.config.eos or not self.written:
+            return np.ones(len(self.lengths), bool)
+        return ~np.isin(np.stack(self.written), self.config.eos).any(0)
 
     def _write(self) -> Written:
         if self.cache is None:
@@ -146,7 +148,7 @@ class Session:
             return made
         self.cache, made = write(
             self.params, self.cache, jnp.asarray(self.written[-1]), jnp.asarray(self._live()), config=self.config,
-            sampling=self.sampling, limit=self.limit, check=self.protect,
+            sampling=self.sampling, limit=self.limit, check=self.protect, alone=self._alone,
         )  # fmt: skip
         return made
 
