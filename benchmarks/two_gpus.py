@@ -20,14 +20,19 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from poise import Keeper, Options, Pool
 from poise.cli._engine import Unguarded, kept_run
 from poise.cli._job import Job
 from poise.devices import compiles
+from poise.errors import BadMesh
 from poise.events import Event, SnapshotKept, Swapped
 from poise.faults import parse_script
 from poise.faults._inject import watched_steps
+from poise.memory import PINN, ShardedLease, lease_pointer
 from poise.physics.grid import Burgers2d
 
 Result = dict[str, Any]
@@ -108,6 +113,53 @@ def grid(small: bool) -> Result:
     return out
 
 
+def lease(small: bool) -> Result:
+    """A buffer on each device becomes one global array, and after a swap of the two another one, moving nothing."""
+    n = 1000 if small else 1 << 24  # records per device: 512 MiB
+    devices = jax.devices()[:2]
+    owners = [jax.block_until_ready(jax.device_put(np.full((n, 8), k + 1, np.uint32), d)) for k, d in enumerate(devices)]
+    used = [(d.memory_stats() or {}).get("bytes_in_use", 0) for d in devices]
+    leases = [
+        lease_pointer(owner.unsafe_buffer_pointer(), n, PINN, owner=owner, device=d)
+        for owner, d in zip(owners, devices, strict=True)
+    ]
+    sharded = ShardedLease(leases)
+    sharding = NamedSharding(Mesh(np.array(devices), ("rows",)), PartitionSpec("rows"))
+    total = jax.jit(lambda rows: rows.astype(jnp.float32).sum())
+    whole = sharded.array(sharding)
+    value = float(total(whole))
+    seconds = []
+    for _ in range(200):
+        t0 = time.perf_counter()
+        sharded.array(sharding)
+        seconds.append(time.perf_counter() - t0)
+    turned = NamedSharding(Mesh(np.array(devices[:1]), ("rows",)), PartitionSpec("rows"))
+    spare = ShardedLease(leases[:1], leases[1:]).swapped(0)
+    other = NamedSharding(Mesh(np.array(devices[1:]), ("rows",)), PartitionSpec("rows"))
+    refused = ""
+    try:
+        spare.array(turned)
+    except BadMesh as error:
+        refused = str(error)
+    grown = [(d.memory_stats() or {}).get("bytes_in_use", 0) - u for d, u in zip(devices, used, strict=True)]
+    said: Result = {
+        "bytes": 2 * 32 * n,
+        "pointers_equal": [s.data.unsafe_buffer_pointer() for s in whole.addressable_shards]
+        == [x.pointer for x in leases],
+        "spare_pointer_equal": spare.array(other).addressable_shards[0].data.unsafe_buffer_pointer() == leases[1].pointer,
+        "bytes_copied": sharded.bytes_copied,
+        "bytes_allocated": grown,
+        "value": value == 24.0 * n,
+        "wrong_device": refused,
+        "assemble_us": statistics.median(seconds) * 1e6,
+    }
+    if not (said["pointers_equal"] and said["spare_pointer_equal"] and said["value"] and refused and not sharded.bytes_copied):
+        raise RuntimeError(f"The sharded lease is wrong: {said}.")
+    if max(grown) > 1 << 20:
+        raise RuntimeError(f"The sharded lease allocated memory: {said}.")
+    return said
+
+
 def absent(what: str) -> Callable[[bool], Result]:
     """A part that waits for its code."""
     return lambda small: {"not_run": f"{what} is not in this version of poise"}
@@ -116,7 +168,7 @@ def absent(what: str) -> Callable[[bool], Result]:
 PARTS: dict[str, Callable[[bool], Result]] = {
     "spine": spine,
     "processes": absent("poise launch"),
-    "lease": absent("the sharded lease"),
+    "lease": lease,
     "fingerprints": fingerprints,
     "llama": absent("poise.llama"),
     "grid": grid,

@@ -125,8 +125,7 @@ def with_torch_cai(channel: Channel) -> tuple[int, Callable[[], None]]:
 
 def with_numba(channel: Channel) -> tuple[int, Callable[[], None]]:
     """Numba's own kernel on the strided array."""
-    if not hasattr(np, "row_stack"):  # gone from numpy 2.5, and numba-cuda still asks for it
-        np.vstack = np.vstack  # type: ignore[attr-defined]
+    vars(np).setdefault("row_stack", np.vstack)  # gone from numpy 2.5, and this release of numba-cuda asks for it
     from numba import cuda
 
     @cuda.jit

@@ -131,7 +131,8 @@ def lease_pointer(
     - `owner`: any object; whatever it owns must stay valid while it lives. There is no lease without one.
     - `device`: None for host memory on the first CPU device; a GPU for device memory.
     - `readonly`: the memory must not be written. `write`: the producer agreed that it may be.
-    - `stream`: the CUDA stream that the producer writes with; what reads the array waits for it.
+    - `stream`: the CUDA stream that the producer writes with; what reads the array waits for it. None: nothing is under
+      way.
 
     Raises `BadInput` with one sentence for an address that is null, misaligned, not (or no longer) mapped, too short or
     on another device, and for `write` on read-only memory.
@@ -152,7 +153,8 @@ def lease_pointer(
         assert device is not None
         where = device
         _checks.on_device(at, size, where)
-        consumer = where.get_stream_for_external_ready_events()
+        # Without a stream the contents are there already, and JAX has nothing to wait for.
+        consumer = None if stream is None else where.get_stream_for_external_ready_events()
         if stream is not None:
             _cuda.wait_for(stream, consumer, where.local_hardware_id)
         capsule = _dlpack.capsule(at, shape, None, dtype, (CUDA, where.local_hardware_id), owner)
