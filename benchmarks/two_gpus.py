@@ -117,7 +117,9 @@ def lease(small: bool) -> Result:
     """A buffer on each device becomes one global array, and after a swap of the two another one, moving nothing."""
     n = 1000 if small else 1 << 24  # records per device: 512 MiB
     devices = jax.devices()[:2]
-    owners = [jax.block_until_ready(jax.device_put(np.full((n, 8), k + 1, np.uint32), d)) for k, d in enumerate(devices)]
+    owners = [
+        jax.block_until_ready(jax.device_put(np.full((n, 8), k + 1, np.uint32), d)) for k, d in enumerate(devices)
+    ]
     used = [(d.memory_stats() or {}).get("bytes_in_use", 0) for d in devices]
     leases = [
         lease_pointer(owner.unsafe_buffer_pointer(), n, PINN, owner=owner, device=d)
@@ -125,9 +127,9 @@ def lease(small: bool) -> Result:
     ]
     sharded = ShardedLease(leases)
     sharding = NamedSharding(Mesh(np.array(devices), ("rows",)), PartitionSpec("rows"))
-    total = jax.jit(lambda rows: rows.astype(jnp.float32).sum())
+    total = jax.jit(lambda rows: rows.sum(dtype=jnp.uint32))
     whole = sharded.array(sharding)
-    value = float(total(whole))
+    value = int(total(whole))
     seconds = []
     for _ in range(200):
         t0 = time.perf_counter()
@@ -142,18 +144,19 @@ def lease(small: bool) -> Result:
     except BadMesh as error:
         refused = str(error)
     grown = [(d.memory_stats() or {}).get("bytes_in_use", 0) - u for d, u in zip(devices, used, strict=True)]
+    pointers = [s.data.unsafe_buffer_pointer() for s in whole.addressable_shards]
     said: Result = {
         "bytes": 2 * 32 * n,
-        "pointers_equal": [s.data.unsafe_buffer_pointer() for s in whole.addressable_shards]
-        == [x.pointer for x in leases],
-        "spare_pointer_equal": spare.array(other).addressable_shards[0].data.unsafe_buffer_pointer() == leases[1].pointer,
+        "pointers_equal": pointers == [x.pointer for x in leases],
+        "spare_pointer_equal": spare.array(other).addressable_data(0).unsafe_buffer_pointer() == leases[1].pointer,
         "bytes_copied": sharded.bytes_copied,
         "bytes_allocated": grown,
-        "value": value == 24.0 * n,
+        "value": value == 24 * n,
         "wrong_device": refused,
         "assemble_us": statistics.median(seconds) * 1e6,
     }
-    if not (said["pointers_equal"] and said["spare_pointer_equal"] and said["value"] and refused and not sharded.bytes_copied):
+    right = said["pointers_equal"] and said["spare_pointer_equal"] and said["value"] and refused
+    if not right or said["bytes_copied"]:
         raise RuntimeError(f"The sharded lease is wrong: {said}.")
     if max(grown) > 1 << 20:
         raise RuntimeError(f"The sharded lease allocated memory: {said}.")

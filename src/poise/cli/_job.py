@@ -33,6 +33,8 @@ class Job:
 
     def make(self) -> Any:
         """The workload (`keeper.Workload`). Raises `BadInput` for parameters that it does not take."""
+        if self.workload == "stream":
+            raise BadJob("A stream is followed with poise stream or poise run; it has no state to keep or plan.")
         target = WORKLOADS.get(self.workload, self.workload)
         made: Any = _import(target)
         if isinstance(made, type) or (callable(made) and not hasattr(made, "propose")):

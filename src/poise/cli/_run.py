@@ -88,9 +88,16 @@ def run(
 ) -> int:
     """Run a job; the exit status is 3 if it stopped beyond the promise."""
     check_json(json)
+    spec = load_job(job)
+    if spec.workload == "stream":
+        if faults or resume or active is not None or spares is not None or compare or overhead or serve or govern:
+            raise BadInput("A stream has no fault script, resume, spare devices or page; accepted are --out and --json.")
+        from ._stream import stream
+
+        return stream(job, None, None, None, None, out, json)
     if (serve or govern) and out is None:
         raise BadInput("A page and a governor need the run's journal; say where with --out.")
-    spec = load_job(job).with_devices(active, spares)
+    spec = spec.with_devices(active, spares)
     script = load_faults(faults)
     snapshots_from, devices_then = resume_directory(resume)
     compare = bool(script or resume) if compare is None else compare

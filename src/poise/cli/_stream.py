@@ -46,8 +46,12 @@ def stream(
     spec = load_job(job)
     if spec.workload != "stream":
         raise BadInput(f'{job} is a job of {spec.workload}, not of a stream; accepted is workload = "stream".')
+    params = dict(spec.params)
+    recorded = params.get("source")
+    if isinstance(recorded, str) and recorded.endswith(".npz"):  # relative to the job's file
+        params["source"] = str(Path(job).parent / recorded)
     asked = {"source": source, "records": records, "rate": rate, "seconds": seconds}
-    made = stream_job({**spec.params, **{k: v for k, v in asked.items() if v is not None}}, job)
+    made = stream_job({**params, **{k: v for k, v in asked.items() if v is not None}}, job)
     where = None if out is None else out_directory(out)
     show = console(json)
     with ExitStack() as stack:

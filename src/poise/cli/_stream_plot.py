@@ -40,10 +40,7 @@ def stream_picture(follow: _Following, said: dict[str, Any], path: Path) -> None
     axes = np.atleast_1d(parts[0].subplots(1, len(panels)))
     base = truth[0] if truth is not None else estimate
     low, high = float(np.nanmin(base)) - 0.03, float(np.nanmax(base)) + 0.03
-    colours = plt.get_cmap("viridis").copy()
-    colours.set_bad("black")
-    colours.set_under("#d62828")
-    colours.set_over("#f77f00")
+    colours = plt.get_cmap("viridis").with_extremes(bad="black", under="#d62828", over="#f77f00")
     image = None
     for ax, (name, values) in zip(axes, panels, strict=True):
         image = ax.imshow(
