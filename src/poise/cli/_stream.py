@@ -17,7 +17,7 @@ import numpy as np
 from ..control import Journal
 from ..devices import compiles
 from ..errors import BadInput, Stopped
-from ..events import Event, ProducerNoticed, RunFinished, RunStarted, RunStopped, SensorsChanged
+from ..events import Event, ProducerNoticed, Progress, RunFinished, RunStarted, RunStopped, SensorsChanged
 from ..memory import Frame, Geometry, Notice, Recording, Subscriber
 from ..physics.rules import AXES, KINDS, Follower
 from ._job import load_job
@@ -92,6 +92,7 @@ class _Following:
         self.notices: list[Notice] = []
         self.last: Frame | None = None
         self.stopped, self.began, self.compiled = "", perf_counter(), 0
+        self.told = self.began, 0
 
     @staticmethod
     def of(job: StreamJob, stack: ExitStack, listen: Listener) -> _Following:
@@ -136,6 +137,7 @@ class _Following:
                 elif isinstance(self.frames, Recording) or (end is not None and perf_counter() - quiet > SILENT):
                     break
                 line.show()
+                self.progress()
         except KeyboardInterrupt:
             pass  # how one leaves a stream without end; what was seen is reported
         finally:
@@ -155,6 +157,14 @@ class _Following:
         self.last = frame
         if int(self.follower.report.changed):  # type: ignore[union-attr]
             self.changed(frame.sequence)
+
+    def progress(self) -> None:
+        """To the journal, once a second."""
+        now = perf_counter()
+        if now - self.told[0] >= 1 and self.used:
+            rate = (len(self.used) - self.told[1]) / (now - self.told[0])
+            self.emit(Progress(self.used[-1], rate))
+            self.told = now, len(self.used)
 
     def changed(self, k: int) -> None:
         """Say which sensors failed or recovered in frame `k`."""
