@@ -68,7 +68,8 @@ def test_the_example_is_followed_and_its_broken_sensors_named(program, tmp_path)
     assert np.load(tmp_path / "out" / "estimate.npz")["u"].shape == (16, 20)
     status, seen = report(tmp_path, "status", str(tmp_path / "out" / "run.db"))
     assert status == 0
-    assert {"marker", "nan", "stuck", "spike", "closed"} == {i["kind"] for i in seen["incidents"]}
+    assert {"marker", "nan", "stuck", "spike"} == {c["kind"] for c in seen["channels"].values()}
+    assert len(seen["channels"]) == said["failing_count"]
     assert not list(Path("/dev/shm").glob(f"poise.example-{os.getpid()}*"))
 
 

@@ -47,7 +47,7 @@ def test_importing_changes_nothing_and_starts_nothing() -> None:
     assert run(code) == "light\n"
 
 
-@pytest.mark.parametrize("name", ["bare", "equinox_mlp", "seal_anything", "my_workload"])
+@pytest.mark.parametrize("name", ["bare", "equinox_mlp", "seal_anything", "my_workload", "records"])
 def test_the_examples_run(name: str, tmp_path: Path) -> None:
     said = run((ROOT / "examples" / f"{name}.py").read_text(), tmp_path)
     assert said.strip()

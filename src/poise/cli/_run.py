@@ -91,7 +91,7 @@ def run(
     spec = load_job(job)
     if spec.workload == "stream":
         if faults or resume or active is not None or spares is not None or compare or overhead or serve or govern:
-            raise BadInput("A stream has no fault script, resume, spare devices or page; accepted are --out and --json.")
+            raise BadInput("A stream has no fault script, resume, spares or page; accepted are --out and --json.")
         from ._stream import stream
 
         return stream(job, None, None, None, None, out, json)

@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 
@@ -21,10 +20,11 @@ from ..events import Event, ProducerNoticed, Progress, RunFinished, RunStarted, 
 from ..memory import Frame, Geometry, Notice, Recording, Subscriber
 from ..physics.rules import AXES, KINDS, Follower
 from ._job import load_job
-from ._output import check_json, console, dump, out_directory, write_json
+from ._output import check_json, console, out_directory, write_json
 from ._producer import build, started
 from ._stream_job import StreamJob, stream_job
 from ._stream_live import Line
+from ._stream_report import report, summary, write
 
 Listener = Callable[[Event], None]
 
@@ -56,13 +56,13 @@ def stream(
     show = console(json)
     with ExitStack() as stack:
         listen = (lambda event: None) if where is None else stack.enter_context(Journal(where / "run.db")).append
-        follow = _Following.of(made, stack, listen)
+        follow = Following.of(made, stack, listen)
         follow.run(stack.enter_context(Line(follow)))
-        said = follow.report()
+        said = report(follow)
         if where is not None:
-            follow.write(where, said)
+            write(follow, where, said)
     write_json(said, json)
-    _summary(show, said)
+    summary(show, said)
     if where is not None:
         show.print(f"written: {where}/report.json, run.db, estimate.npz, stream.png", soft_wrap=True)
     if follow.stopped:
@@ -70,7 +70,7 @@ def stream(
     return 0
 
 
-class _Following:
+class Following:
     """One run over one source: what it saw, and what it makes of that."""
 
     def __init__(
@@ -95,7 +95,7 @@ class _Following:
         self.told = self.began, 0
 
     @staticmethod
-    def of(job: StreamJob, stack: ExitStack, listen: Listener) -> _Following:
+    def of(job: StreamJob, stack: ExitStack, listen: Listener) -> Following:
         """Everything warm before the first frame: the program built, the step compiled, the producer started last."""
 
         def follower(g: Geometry) -> Follower:
@@ -109,14 +109,14 @@ class _Following:
             at = stack.enter_context(started(program, options))
             frames = stack.enter_context(Subscriber(at))
             frames.from_newest(0)
-            return _Following(job, frames, warm, listen, log)
+            return Following(job, frames, warm, listen, log)
         if job.source.endswith(".npz"):
             recording = stack.enter_context(Recording(job.source))
-            return _Following(job, recording, follower(recording.geometry), listen)
+            return Following(job, recording, follower(recording.geometry), listen)
         frames = stack.enter_context(Subscriber(job.source))
         warm = follower(frames.geometry)
         frames.from_newest()
-        return _Following(job, frames, warm, listen)
+        return Following(job, frames, warm, listen)
 
     def run(self, line: Line) -> None:
         """Follow to the end: of the stream, of the time, or of the patience."""
@@ -200,116 +200,3 @@ class _Following:
     def emit(self, event: Event) -> None:
         """To the journal, if there is one."""
         self.listen(event)
-
-    def report(self) -> dict[str, Any]:
-        """What `--json` says."""
-        g, micro = self.frames.geometry, 1e6
-        p50, p99 = (float(np.percentile(self.latency or [np.nan], q)) * micro for q in (50, 99))
-        a50, a99 = (float(np.percentile(self.ages or [np.nan], q)) * micro for q in (50, 99))
-        failing = [
-            {"sector": int(s), "axis": AXES[a], "kind": KINDS[self.code[a, s]], "frame": int(self.since[a, s])}
-            for a, s in np.argwhere(self.code)
-        ]
-        live = isinstance(self.frames, Subscriber)
-        return {
-            "job": "stream", "source": self.job.source, "rule": self.job.rule, "rows": g.rows, "columns": g.columns,
-            "records": g.count, "frames": len(self.used), "lost": self.frames.lost, "torn": self.frames.torn,
-            "compiles": self.compiled, "bytes_copied": self.follower.bytes_copied, "latency_p50_us": p50,
-            "latency_p99_us": p99, "age_p50_us": a50 if live else None, "age_p99_us": a99 if live else None,
-            "frames_per_s": len(self.used) / max(1e-9, self.ended - self.began), "device": str(self.follower.device),
-            "failing": failing, "failing_count": len(failing), "healed": self.healed, **self.errors(), **self.check(),
-            "producer": [{"kind": n.kind, "frame": n.sequence, "sentence": n.sentence} for n in self.notices],
-            "restarts": self.frames.restarts, "stopped": self.stopped or None,
-        }  # fmt: skip
-
-    def errors(self) -> dict[str, float | None]:
-        """Relative L2 errors at the last frame: of the estimate, and of what the gate alone lets through."""
-        truth, said = self.truth(), self.said()
-        if truth is None or said is None or self.job.rule != "nudge":
-            return {"rel_l2": None, "rel_l2_gated": None}
-        gate = self.job.sensors.gate
-        good = np.abs(said) <= gate.limit
-        for marker in gate.markers:
-            good &= ~(np.abs(said - marker) <= gate.tolerance)
-        size = float(np.linalg.norm(truth))
-        estimate = np.asarray(self.follower.state.estimate)
-        gated = np.where(good, said, gate.fill)
-        return {
-            "rel_l2": float(np.linalg.norm(estimate - truth)) / size,
-            "rel_l2_gated": float(np.linalg.norm(gated - truth)) / size,
-        }
-
-    def check(self) -> dict[str, Any]:
-        """Against what the example did to its sensors: how soon all were named, which were missed or wrongly named."""
-        if self.log is None:
-            return {}
-        used, named = np.array(self.used or [0]), self.first
-        injected, late, missed = np.zeros(named.shape, bool), 0, 0
-        for line in self.log.read_text().splitlines():
-            frame, sector, axis, _ = line.split()
-            at = AXES.index(axis), int(sector)
-            injected[at] = True
-            if named[at]:
-                late = max(late, int(((used >= int(frame)) & (used <= named[at])).sum()))
-            elif int(frame) + 3 <= used[-1]:
-                missed += 1
-        false = int(((named > 0) & ~injected).sum())
-        return {
-            "injected": int(injected.sum()), "named_within_frames": late, "missed": missed, "false_alarms": false
-        }  # fmt: skip
-
-    def truth(self) -> np.ndarray | None:
-        """The exact field of the last frame, `(2, rows, columns)`."""
-        if self.job.truth != "wave" or self.last is None:
-            return None
-        g, t = self.frames.geometry, self.last.time
-        y, x = np.mgrid[0 : g.rows, 0 : g.columns] * np.reshape([g.dy, g.dx], (2, 1, 1))
-        s = 0.25 / (1 + np.exp((4 * y - 4 * x - t) / (32 * float(self.job.nu or 1))))
-        return np.stack((0.75 - s, 0.75 + s))
-
-    def said(self) -> np.ndarray | None:
-        """What the sensors said in the last frame, if it is still there."""
-        if self.last is None:
-            return None
-        g = self.frames.geometry
-        records = self.last.lease.numpy()
-        said = np.stack([np.array(records[axis]) for axis in AXES]).reshape(2, g.rows, g.columns)
-        return said if self.last.intact() else None
-
-    def write(self, where: Path, said: dict[str, Any]) -> None:
-        """The report, the estimate and the picture."""
-        from ._stream_plot import stream_picture
-
-        dump(said, where / "report.json")
-        if self.used and self.job.rule == "nudge":
-            estimate = np.asarray(self.follower.state.estimate)
-            g = self.frames.geometry
-            np.savez(where / "estimate.npz", u=estimate[0], v=estimate[1], dx=g.dx, dy=g.dy, frame=self.used[-1])
-        if self.used:
-            stream_picture(self, said, where / "stream.png")
-
-
-def _summary(show: Any, said: dict[str, Any]) -> None:
-    show.print(
-        f"{said['frames']} frames of {said['records']} records, {said['lost']} lost, {said['torn']} torn; "
-        f"{said['compiles']} compilations, {said['bytes_copied']} bytes copied",
-        soft_wrap=True,
-    )
-    show.print(
-        f"step latency p50 {said['latency_p50_us']:.0f} µs, p99 {said['latency_p99_us']:.0f} µs on {said['device']}; "
-        f"{said['failing_count']} sensors failing, {said['healed']} recovered",
-        soft_wrap=True,
-    )
-    if said["rel_l2"] is not None:
-        show.print(
-            f"relative L2 error {said['rel_l2']:.2e}; the gated readings alone {said['rel_l2_gated']:.2e}",
-            soft_wrap=True,
-        )
-    if "injected" in said:
-        show.print(
-            f"{said['injected']} sensors were broken on command: named within {said['named_within_frames']} frames, "
-            f"{said['missed']} missed, {said['false_alarms']} falsely named",
-            soft_wrap=True,
-        )
-    for n in said["producer"]:
-        show.print(f"producer: {n['sentence']}", soft_wrap=True)

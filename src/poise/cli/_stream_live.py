@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from ._stream import _Following
+    from ._stream import Following
 
 WINDOW = 500
 """Frames that the shown percentiles are of."""
@@ -21,7 +21,7 @@ WINDOW = 500
 class Line:
     """Rewrites one line a few times a second."""
 
-    def __init__(self, follow: _Following) -> None:
+    def __init__(self, follow: Following) -> None:
         self._follow, self._console = follow, Console(stderr=True)
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._due, self._then, self._frames = 0.0, perf_counter(), 0

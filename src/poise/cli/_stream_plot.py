@@ -10,10 +10,12 @@ import numpy as np
 from ..errors import need
 
 if TYPE_CHECKING:
-    from ._stream import _Following
+    from ._stream import Following
 
 
-def stream_picture(follow: _Following, said: dict[str, Any], path: Path) -> None:
+def stream_picture(
+    follow: Following, said: dict[str, Any], exact: np.ndarray | None, readings: np.ndarray | None, path: Path
+) -> None:
     """Write the picture as PNG. Raises `Missing` without matplotlib."""
     try:
         import matplotlib
@@ -22,13 +24,12 @@ def stream_picture(follow: _Following, said: dict[str, Any], path: Path) -> None
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    truth, readings = follow.truth(), follow.said()
     state: Any = follow.follower.state
     shown = state.estimate[0] if hasattr(state, "estimate") else state.output
     estimate = np.asarray(shown)
     panels: list[tuple[str, np.ndarray]] = []
-    if truth is not None:
-        panels.append(("truth: u", truth[0]))
+    if exact is not None:
+        panels.append(("truth: u", exact[0]))
     if readings is not None:
         count = int((follow.code[0] != 0).sum())
         panels.append((f"what the sensors said ({count} of {follow.code[0].size} fail)", readings[0]))
@@ -38,7 +39,7 @@ def stream_picture(follow: _Following, said: dict[str, Any], path: Path) -> None
     fig = plt.figure(figsize=(4 * len(panels), 6.2), layout="constrained")
     parts: Any = fig.subfigures(2, 1, height_ratios=(2, 1))
     axes = np.atleast_1d(parts[0].subplots(1, len(panels)))
-    base = truth[0] if truth is not None else estimate
+    base = exact[0] if exact is not None else estimate
     low, high = float(np.nanmin(base)) - 0.03, float(np.nanmax(base)) + 0.03
     colours = plt.get_cmap("viridis").with_extremes(bad="black", under="#d62828", over="#f77f00")
     image = None
