@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -212,6 +213,24 @@ def test_a_follower_over_a_live_stream(tmp_path):
             assert follower.take(frame, frames.accept)
         assert (frames.lost, frames.torn, follower.bytes_copied) == (0, 0, 0)
         assert rel(np.asarray(follower.state.estimate), field) < 0.02
+
+
+@pytest.mark.parametrize("rule", [burgers_nudge(), CurlInversion()], ids=["nudge", "curl"])
+def test_where_the_producer_agreed_the_relaxed_field_is_written_in_place(tmp_path, rule):
+    agreed = replace(GRID, slots=2, write_back=True)
+    with Publisher(tmp_path / "s", agreed) as out, Subscriber(tmp_path / "s") as frames:
+        follower = Follower(rule, frames.geometry)
+        world = World(31)
+        for _ in range(4):
+            records = out.begin()
+            assert records is not None  # the last answer is there
+            records_of(world.read()[1], records)
+            out.publish()
+            frame = frames.next(5)
+            assert isinstance(frame, Frame)
+            assert follower.take(frame, frames.accept)
+            assert np.array_equal(records["w"], np.asarray(follower.relaxed).reshape(-1))
+        assert out.dropped == 0
 
 
 def plain_curl(w, u, v, gain, a, b, sigma=3.125e-5, alpha=0.005, target=1.0):

@@ -137,8 +137,8 @@ class Follower:
         self.sequence = 0
 
     def take(self, frame: Frame, accept: Callable[[Frame], bool]) -> bool:
-        """One step; kept if `accept(frame)` says afterwards that the frame was whole. `seconds`: from the frame to the
-        finished state."""
+        """One step; kept if `accept(frame)` says afterwards that the frame was whole. Where the producer agreed, the
+        relaxed field is then written into the frame's w, in place. `seconds`: from the frame to the finished state."""
         t0 = perf_counter()
         records = frame.lease.array
         copied = frame.lease.bytes_copied
@@ -150,7 +150,7 @@ class Follower:
             for _ in range(gap):  # frames that were lost: the model goes on without them
                 state = self._advance(state)
         after, report = jax.block_until_ready(self._run(state, records, self._before))
-        if report.lost or not 0 <= gap <= FAR:
+        if self._advance is not None and (report.lost or not 0 <= gap <= FAR):
             after, report = jax.block_until_ready(self._restart(self.state, records, after))
             self.restarts += 1
         self.seconds = perf_counter() - t0
@@ -159,7 +159,14 @@ class Follower:
             self._before = after
             return False
         self._before, self.state, self.report, self.sequence = self.state, after, report, frame.sequence
+        if frame.lease.write:
+            frame.reply("w", self.relaxed.reshape(-1))
         return True
+
+    @property
+    def relaxed(self) -> Array:
+        """The relaxed field, `(rows, columns)`: a `Nudge`'s estimate of axis u, a curl inversion's output."""
+        return self.state.output if isinstance(self.state, Curl) else self.state.estimate[0]
 
     def _warm(self) -> None:
         """Run everything once on nothing: what the first frame would wait for otherwise is no compilation only."""
