@@ -55,3 +55,4 @@ from ._solution import load as load
 from ._solve import choose as choose
 from ._solve import solve as solve
 from ._status import Status as Status
+from ._workload import workload as workload

@@ -14,12 +14,13 @@ from .._precision import in_double
 from .._problem import Problem
 from .._solution import Solution
 from .._status import Status
-from ._assemble import System, conditions, flux_jumps, roles, spatial
+from ._assemble import System
 from ._condense import Skeleton, condensed
 from ._domain import anatomy, materials, mesh_of
 from ._mesh import Mesh
 from ._nodal import Nodal
 from ._space import Space
+from ._statement import conditions, flux_jumps, roles, spatial
 
 
 @dataclass(frozen=True)

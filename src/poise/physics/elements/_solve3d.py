@@ -20,10 +20,11 @@ from .._calculus import atoms, differentiate, linearise, source
 from .._problem import Problem
 from .._solution import Solution
 from .._status import Status
-from ._assemble import System, spatial
+from ._assemble import System
 from ._line import derivative
 from ._nodal import Nodal
 from ._solve import Options, distance, extrapolated, system_of
+from ._statement import spatial
 
 
 @dataclass(frozen=True, eq=False)

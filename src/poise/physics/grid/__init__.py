@@ -3,4 +3,3 @@
 from ._burgers2d import Burgers2d as Burgers2d
 from ._relax import Relaxation as Relaxation
 from ._relax import damping as damping
-from ._solve import workload as workload

@@ -12,7 +12,7 @@ goes through the gated stencil kernel.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -52,7 +52,8 @@ class Relaxation:
     sweeps: int = 16
     steps: int = 1000
     dtype: str = "float64"
-    start: np.ndarray | None = field(default=None)
+    start: np.ndarray | None = None
+    problem: Any = None
 
     name = "relaxation"
 
@@ -142,6 +143,17 @@ class Relaxation:
     def commit(self, state: Any, proposal: Any) -> Any:
         """The proposal is the next state."""
         return proposal
+
+    def solution(self, state: Any) -> Any:
+        """The solution on this grid, where the workload was made from a problem; the grid's error is not known."""
+        from .._status import Status
+        from ._solve import framed, solution_of
+
+        if self.problem is None:
+            raise BadInput("This relaxation was made from arrays, not from a problem; its state holds the values.")
+        full = framed(np.asarray(state["u"]), self.frame)
+        finite = bool(np.all(np.isfinite(full)))
+        return solution_of(self.problem, full, Status.TOLERANCE_MISSED if finite else Status.NOT_FINITE, math.inf, {})
 
     def _sweeps(self, state: Any, batch: Any) -> tuple[Any, Any]:
         alpha, gamma = damping(*self.bounds)

@@ -119,7 +119,7 @@ def _terms(node: Any) -> list[Any]:
     return _terms(node.a) + _terms(node.b) if isinstance(node, Add) else [node]
 
 
-def workload(problem: Problem, n: int, start: np.ndarray | None = None, **options: Any) -> Relaxation:
+def workload(problem: Problem, n: int = 255, start: np.ndarray | None = None, **options: Any) -> Relaxation:
     """The relaxation of a problem with n interior nodes per side, for `poise.Keeper` or for `solve`."""
     a, k, f, values = form(problem)
     shape = problem.domain
@@ -145,7 +145,7 @@ def workload(problem: Problem, n: int, start: np.ndarray | None = None, **option
     reaction = k.value if isinstance(k, Const) else at(k, x[:, None], y[None, :])
     lengths = (float(high[0] - low[0]), float(high[1] - low[1]))
     grid = at(f, x[:, None], y[None, :])
-    return Relaxation(grid, frame, lengths, coefficient, reaction, start=start, **options)
+    return Relaxation(grid, frame, lengths, coefficient, reaction, start=start, problem=problem, **options)
 
 
 @functools.lru_cache(maxsize=16)
@@ -211,7 +211,7 @@ def solve_relaxation(problem: Problem, tol: float, options: Options = Options())
         work = workload(problem, size, start, sweeps=sweeps)
         inner, count, residual = relax(work, 1e-3 * min(tol, 1.0), devices, options.patience)
         iterations.append((size, count))
-        made = _framed(inner, work.frame)
+        made = framed(inner, work.frame)
         if full is not None:
             coarse = _prolong(full, size)
             estimate = float(np.linalg.norm(made - coarse) / 3.0 / max(np.linalg.norm(made), 1e-300))
@@ -223,6 +223,14 @@ def solve_relaxation(problem: Problem, tol: float, options: Options = Options())
     status = Status.CONVERGED if estimate <= tol and residual <= tol else Status.TOLERANCE_MISSED
     if residual > tol:
         status = Status.STALLED
+    detail = {"iterations": iterations, "residual": residual}
+    return solution_of(problem, full, status if finite else Status.NOT_FINITE, estimate + residual, detail)
+
+
+def solution_of(
+    problem: Problem, full: np.ndarray, status: Status, estimate: float, detail: dict[str, Any]
+) -> Solution:
+    """The solution object of values at all nodes."""
     name = problem.unknowns[0].name
     shape = problem.domain
     low, high = (tuple(float(v) for v in end) for end in (shape.low, shape.high))
@@ -230,18 +238,18 @@ def solve_relaxation(problem: Problem, tol: float, options: Options = Options())
         problem.axes,
         (name,),
         Gridded(low, high, full, name),  # type: ignore[arg-type]
-        status if finite else Status.NOT_FINITE,
-        estimate + residual,
+        status,
+        estimate,
         "accelerated relaxation on a grid",
         full.size,
         full.size,
         low,
         high,
-        {"iterations": iterations, "residual": residual},
+        detail,
     )
 
 
-def _framed(inner: np.ndarray, frame: np.ndarray) -> np.ndarray:
+def framed(inner: np.ndarray, frame: np.ndarray) -> np.ndarray:
     """All nodes: the interior and the boundary's values, corners by quadratic continuation of the sides."""
     made = np.pad(np.asarray(inner, np.float64), 1)
     made[0, 1:-1], made[-1, 1:-1], made[1:-1, 0], made[1:-1, -1] = frame
