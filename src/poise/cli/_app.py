@@ -210,7 +210,8 @@ def bench(*names: str, json: Json = None) -> int:
     Parameters
     ----------
     names
-        Which ones: stencil2d, stencil3d, adamw-sealed, gate-scan, record-update, pack, unpack, seal, kept; all if none.
+        Which ones: stencil2d, stencil3d, adamw-sealed, gate-scan, record-update, pack, unpack, seal, kept,
+        memory, physics; all if none.
     """
     from ._measure import bench as command
 
