@@ -72,7 +72,7 @@ def run(rule: Rule, blow: Blow | None, dtype: Any) -> Any:
     w, dy = jnp.asarray(rng.normal(size=(64, 40)), dtype), jnp.asarray(rng.normal(size=(2, 12, 64)), jnp.float32)
 
     def loss(x: Any, w: Any, probe: Probe) -> Any:
-        y, failed = checked(rule, x, w, Item(None, jnp.int32(1), probe, blow))
+        (y,), failed = checked((rule,), x, [w], Item(None, jnp.int32(1), probe, blow))
         return (y.astype(jnp.float32) * dy).sum(), failed
 
     zero = Probe(jnp.zeros(2), jnp.float32(0))
@@ -112,7 +112,7 @@ def test_an_audit_skips_what_it_does_not_look_at_and_forward_mode_passes() -> No
     blow = Blow(*(jnp.int32(v) for v in (0, 0, 0, 2, 3, 0)))
     for on in (True, False):
         item = Item(jnp.asarray(on), jnp.int32(0), None, blow)
-        assert bool(jax.jit(partial(forward, Rule(0)))(a, w, item)[1].any()) is on
+        assert bool(jax.jit(partial(forward, (Rule(0),)))(a, [w], item)[1].any()) is on
     item = Item(None, jnp.int32(0), None, None)
-    _, dy = jax.jvp(lambda x: forward(Rule(0), x, w, item)[0], (a,), (a,))
+    _, dy = jax.jvp(lambda x: forward((Rule(0),), x, [w], item)[0][0], (a,), (a,))
     assert float(dy[0, 0, 0]) == 8.0

@@ -211,7 +211,7 @@ def bench(*names: str, json: Json = None) -> int:
     ----------
     names
         Which ones: stencil2d, stencil3d, adamw-sealed, gate-scan, record-update, pack, unpack, seal, kept,
-        memory, physics; all if none.
+        memory, physics; all of these if none; and llama8b, which takes minutes and a GPU.
     """
     from ._measure import bench as command
 

@@ -14,9 +14,9 @@ from ._platform import cpu_devices
 
 BENCHES = (
     *("stencil2d", "stencil3d", "adamw-sealed", "gate-scan", "record-update", "pack", "unpack", "seal", "kept"),
-    *("memory", "physics"),
+    *("memory", "physics", "llama8b"),
 )
-OTHERS = ("kept", "memory", "physics")
+OTHERS = ("kept", "memory", "physics", "llama8b")
 """Those that are no kernels."""
 
 
@@ -45,6 +45,10 @@ def bench(names: tuple[str, ...], json: str | None) -> int:
         from ._bench_physics import physics
 
         rows += physics()
+    if any(n == "llama8b" for n in names):  # minutes long, so only if it is asked for
+        from ._bench_llama_rows import rows as llama
+
+        rows += llama()
     write_json(rows, json)
     table = Table("what", "shape", "ours, ms", "peer", "peer, ms", "ratio", "of ceiling", box=SIMPLE)
     for row in rows:

@@ -66,6 +66,10 @@ class Rule:
     check: bool = True
 
 
+Rules = tuple[Rule, ...]
+Weights = list[Array]
+
+
 class Probe(NamedTuple):
     """What the backward pass found, as the "gradient" of zeros: failed checks by batch row, and of the weights'
     gradients
@@ -104,24 +108,46 @@ def _thin(a: Array, sums: Float[Array, "g k"]) -> Float[Array, "m g"]:
     return wide.reshape(a.shape[0], 3, -1).sum(1)
 
 
-def wrong_rows(a: Float[Array, "m k"], b: Float[Array, "n k"], y: Float[Array, "m n"]) -> Bool[Array, " m"]:
-    """Rows of `y` that are not those of `a b^T` within rounding."""
-    wide = jnp.float32
-    (m, k), n = a.shape, b.shape[0]
-    size = group_size(n)
-    bands = b.reshape(n // size, size, k)
-    sums = bands.sum(1, dtype=wide)
-    weight = jnp.sqrt(jnp.square(bands.astype(wide)).sum((1, 2))) + jnp.sqrt(jnp.square(sums).sum(1))
-    reach = jnp.sqrt(jnp.square(a.astype(wide)).sum(1, keepdims=True))
-    got = y.astype(wide).reshape(m, n // size, size)
-    norm = jnp.sqrt(jnp.square(got).sum(-1))
+class Side(NamedTuple):
+    """What a check needs of B: sums over each group of its rows, and the size of the group."""
+
+    sums: Float[Array, "g k"]
+    size: Float[Array, " g"]
+
+
+def side_of(b: Float[Array, "n k"]) -> Side:
+    """One read of B, in float32."""
+    n, k = b.shape
+    bands = b.reshape(-1, group_size(n), k)
+    sums = bands.sum(1, dtype=jnp.float32)
+    size = jnp.sqrt(jnp.square(bands.astype(jnp.float32)).sum((1, 2))) + jnp.sqrt(jnp.square(sums).sum(1))
+    return Side(sums, size)
+
+
+def off_rows(a: Float[Array, "m k"], sides: Sequence[Side], ys: Sequence[Float[Array, "m n"]]) -> list[Array]:
+    """For each of several products with the same A, the rows of the result that are not right within rounding."""
+    wide, k = jnp.float32, a.shape[1]
     unit = 2.0**-24
     length = unit * (8.0 * k**0.5 + k / 16)
-    rounding = SIGMAS * float(jnp.finfo(y.dtype).eps) / 2 + 2 * unit * size**0.5
-    off = jnp.abs(_thin(a, sums) - got.sum(-1))
-    bound = rounding * norm + length * reach * weight
-    # A bound that is not finite bounds nothing: an element above 1e19 has a square that is not.
-    return (~((off <= bound) & jnp.isfinite(bound))).any(-1)
+    reach = jnp.sqrt(jnp.square(a.astype(wide)).sum(1, keepdims=True))
+    want = _thin(a, jnp.concatenate([side.sums for side in sides]))
+    out, at = [], 0
+    for side, y in zip(sides, ys, strict=True):
+        size = group_size(y.shape[1])
+        got = y.astype(wide).reshape(y.shape[0], -1, size)
+        norm = jnp.sqrt(jnp.square(got).sum(-1))
+        rounding = SIGMAS * float(jnp.finfo(y.dtype).eps) / 2 + 2 * unit * size**0.5
+        bound = rounding * norm + length * reach * side.size
+        off = jnp.abs(want[:, at : at + norm.shape[1]] - got.sum(-1))
+        at += norm.shape[1]
+        # A bound that is not finite bounds nothing: an element above 1e19 has a square that is not.
+        out.append((~((off <= bound) & jnp.isfinite(bound))).any(-1))
+    return out
+
+
+def wrong_rows(a: Float[Array, "m k"], b: Float[Array, "n k"], y: Float[Array, "m n"]) -> Bool[Array, " m"]:
+    """Rows of `y` that are not those of `a b^T` within rounding."""
+    return off_rows(a, [side_of(b)], [y])[0]
 
 
 def _struck(y: Array, hit: Array, blow: Blow) -> Array:
@@ -148,55 +174,69 @@ def _rows(bad: Bool[Array, " m"], batch: int) -> Float[Array, " b"]:
     return bad.reshape(batch, -1).sum(1).astype(jnp.float32)
 
 
-def _when(rule: Rule, on: Array | None, check: Any, nothing: Array, *args: Array) -> Array:
-    if not rule.check:
+def _when(rules: Rules, on: Array | None, check: Any, nothing: Any, *args: Any) -> Any:
+    # One condition for all products that share an input: on a GPU each waits for the host.
+    if not rules[0].check:
         return nothing
     return check(*args) if on is None else lax.cond(on, check, lambda *_: nothing, *args)
 
 
-def forward(rule: Rule, x: Array, w: Array, item: Item) -> tuple[Array, Array]:
+def forward(rules: Rules, x: Array, ws: Weights, item: Item) -> tuple[list[Array], Array]:
     """`checked` without a reverse mode of its own: forward mode goes through it."""
-    flat = x.reshape(-1, x.shape[-1])
-    wide = rule.scores or rule.forward_over > 1
-    y = _maybe(rule, item, 0, multiply(flat, w, jnp.float32 if wide else w.dtype))
-    batch = x.shape[0]
-    failed = _when(
-        rule, item.on, lambda a, b, c: _rows(wrong_rows(a, b, c), batch), jnp.zeros(batch, jnp.float32), flat, w, y
-    )
-    y = y if rule.scores else y.astype(w.dtype)
-    return y.reshape(*x.shape[:-1], w.shape[0]), failed
+    flat, batch = x.reshape(-1, x.shape[-1]), x.shape[0]
+    ys = []
+    for rule, w in zip(rules, ws, strict=True):
+        wide = rule.scores or rule.forward_over > 1
+        ys.append(_maybe(rule, item, 0, multiply(flat, w, jnp.float32 if wide else w.dtype)))
+
+    def check(flat: Array, ws: Weights, ys: list[Array]) -> Array:
+        return sum((_rows(off, batch) for off in off_rows(flat, [side_of(w) for w in ws], ys)), jnp.zeros(batch))
+
+    failed = _when(rules, item.on, check, jnp.zeros(batch), flat, ws, ys)
+    out = []
+    for rule, w, y in zip(rules, ws, ys, strict=True):
+        out.append((y if rule.scores else y.astype(w.dtype)).reshape(*x.shape[:-1], w.shape[0]))
+    return out, failed
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def checked(rule: Rule, x: Float[Array, "b s k"], w: Float[Array, "n k"], item: Item) -> tuple[Array, Array]:
-    """`x w^T`, and how many rows of it fail their check, by batch row. The backward pass checks its products too and
-    says
-    so through `item.probe`."""
-    return forward(rule, x, w, item)
+def checked(rules: Rules, x: Float[Array, "b s k"], ws: Weights, item: Item) -> tuple[list[Array], Array]:
+    """`x w^T` for each of the weights, and how many rows of them fail their check, by batch row. The backward pass
+    checks
+    its products too and says so through `item.probe`."""
+    return forward(rules, x, ws, item)
 
 
-def _fwd(rule: Rule, x: Array, w: Array, item: Item) -> Any:
-    y, failed = forward(rule, x, w, item)
-    return (y, failed), (x, w, item, failed)
+def _fwd(rules: Rules, x: Array, ws: Weights, item: Item) -> Any:
+    ys, failed = forward(rules, x, ws, item)
+    return (ys, failed), (x, ws, item, failed)
 
 
-def _bwd(rule: Rule, kept: Any, cotangents: Any) -> Any:
-    x, w, item, failed = kept
-    dy = cotangents[0].reshape(-1, w.shape[0]).astype(w.dtype)  # scores' gradients too: products run in narrow types
+def _bwd(rules: Rules, kept: Any, cotangents: Any) -> Any:
+    x, ws, item, failed = kept
     flat, batch = x.reshape(-1, x.shape[-1]), x.shape[0]
-    wide = jnp.float32 if rule.input_over > 1 else w.dtype
-    dx = _maybe(rule, item, 1, multiply(dy, w.T, wide))
-    wide = jnp.float32 if rule.weight_over > 1 else w.dtype
-    dw = _maybe(rule, item, 2, multiply(dy.T, flat.T, wide))
-    rows = _when(
-        rule, item.on, lambda a, b, c: _rows(wrong_rows(a, b.T, c), batch), jnp.zeros(batch, jnp.float32), dy, w, dx
-    )
-    weight = _when(
-        rule, item.on, lambda a, b, c: wrong_rows(a.T, b.T, c).sum().astype(jnp.float32), jnp.float32(0), dy, flat, dw
-    )
-    # Where the forward pass runs once more for the backward one, this is what its second run found.
-    probe = None if item.probe is None else Probe(rows + failed if rule.twice else rows, weight)
-    return dx.astype(w.dtype).reshape(x.shape), dw.astype(w.dtype), Item(None, None, probe, None)  # type: ignore[arg-type]
+    # The gradients of scores are float32; products run in the weights' type.
+    dys = [dy.reshape(-1, w.shape[0]).astype(w.dtype) for dy, w in zip(cotangents[0], ws, strict=True)]
+    dxs, dws = [], []
+    for rule, w, dy in zip(rules, ws, dys, strict=True):
+        dxs.append(_maybe(rule, item, 1, multiply(dy, w.T, jnp.float32 if rule.input_over > 1 else w.dtype)))
+        dws.append(_maybe(rule, item, 2, multiply(dy.T, flat.T, jnp.float32 if rule.weight_over > 1 else w.dtype)))
+
+    def check(flat: Array, ws: Weights, dys: list[Array], dxs: list[Array], dws: list[Array]) -> tuple[Array, Array]:
+        rows, weight = jnp.zeros(batch), jnp.float32(0)
+        shared = side_of(flat.T)
+        for w, dy, dx, dw in zip(ws, dys, dxs, dws, strict=True):
+            rows = rows + _rows(wrong_rows(dy, w.T, dx), batch)
+            weight = weight + off_rows(dy.T, [shared], [dw])[0].sum().astype(jnp.float32)
+        return rows, weight
+
+    nothing = (jnp.zeros(batch), jnp.float32(0))
+    rows, weight = _when(rules, item.on, check, nothing, flat, ws, dys, dxs, dws)
+    # Where the forward pass runs once more for the backward one, `failed` is what its second run found.
+    probe = None if item.probe is None else Probe(rows + failed if rules[0].twice else rows, weight)
+    dx = sum((d.astype(w.dtype) for d, w in zip(dxs[1:], ws[1:], strict=True)), dxs[0].astype(ws[0].dtype))
+    dws = [d.astype(w.dtype) for d, w in zip(dws, ws, strict=True)]
+    return dx.reshape(x.shape), dws, Item(None, None, probe, None)  # type: ignore[arg-type]
 
 
 checked.defvjp(_fwd, _bwd)
@@ -211,14 +251,11 @@ class Checked(Product):
         self.item, self.rules, self.differentiable = item, rules, differentiable
 
     def __call__(self, names: Sequence[str], x: Array) -> list[Array]:
-        out = []
-        for name in names:
-            w, rule = self.weights[name], self.rules[name]
-            y, failed = (checked if self.differentiable else forward)(rule, x, w, self.item)
-            failed = lax.stop_gradient(failed).astype(jnp.int32)
-            self.seen = self.seen._replace(failed=self.seen.failed + failed)
-            out.append(adapted(self.weights, name, x, y))
-        return out
+        """As `Product`."""
+        rules, ws = tuple(self.rules[n] for n in names), [self.weights[n] for n in names]
+        ys, failed = (checked if self.differentiable else forward)(rules, x, ws, self.item)
+        self.seen = self.seen._replace(failed=self.seen.failed + lax.stop_gradient(failed).astype(jnp.int32))
+        return [adapted(self.weights, n, x, y) for n, y in zip(names, ys, strict=True)]
 
 
 def rules_for(tensor: int, batch: int, twice: bool) -> dict[str, Rule]:

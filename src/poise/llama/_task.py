@@ -241,7 +241,8 @@ class Task:
             if not differentiable and plain:
                 return plain_scores(x, table)
             rule = rules["head"] if not quiet else replace(rules["head"], check=False)
-            return checked(rule, x, table, top) if differentiable else forward(rule, x, table, top)
+            (made,), failed = (checked if differentiable else forward)((rule,), x, [table], top)
+            return made, failed
 
         constrain = partial(_constrained, mesh, P(ROWS, None, None))
         x, seen = hidden(
