@@ -61,7 +61,7 @@ def test_flipped_bits_are_noticed_by_what_they_change() -> None:
         columns = rng.integers(1024, size=64)
         struck[np.arange(64), columns] ^= np.uint16(1 << bit)
         z = jax.lax.bitcast_convert_type(jnp.asarray(struck), jnp.bfloat16)
-        change = np.abs(np.asarray(z, np.float64) - np.asarray(y, np.float64)).max(1)
+        change = np.asarray(jnp.abs(z.astype(jnp.float32) - y.astype(jnp.float32)).max(1))
         large = ~(change <= typical)
         assert np.asarray(check(a, b, z))[large].all()
 

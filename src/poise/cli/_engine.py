@@ -123,11 +123,16 @@ class Unguarded:
         self.form = Form.of(state, workload.state_specs(), dict(self.placement.axes), workload.traits.heal)
         self.builder = Builder(workload, self.form, workload.batch(0))
         mesh = self.placement.mesh
+        commit = workload.commit
+        if workload.traits.in_place:  # it may ask which device it is on
+            specs = workload.state_specs()
+            ins = (specs, workload.proposal_specs())
+            commit = jax.shard_map(commit, mesh=mesh, in_specs=ins, out_specs=specs, check_vma=False)
 
         def step(leaves: Any, batch: Any) -> Any:
             state = self.form.unflatten(leaves)
             proposal, metrics = workload.propose(mesh, state, batch)
-            return self.form.flatten(workload.commit(state, proposal)), metrics
+            return self.form.flatten(commit(state, proposal)), metrics
 
         self._step = jax.jit(step, donate_argnums=0)
 

@@ -33,6 +33,8 @@ class Sampling:
             raise BadInput(f"The temperature is 0 or a positive number, not {self.temperature!r}.")
         if not 0 < self.top_p <= 1:
             raise BadInput(f"top_p is a probability above 0, not {self.top_p!r}.")
+        if type(self.seed) is not int or not 0 <= self.seed < 2**32:
+            raise BadInput(f"The seed is a whole number from 0 to {2**32 - 1}, not {self.seed!r}.")
 
 
 class Written(NamedTuple):
@@ -45,7 +47,7 @@ class Written(NamedTuple):
     found: Found
 
 
-def choose(scores: Float[Array, "b v"], sampling: Sampling, at: Int[Array, " b"]) -> Int32[Array, " b"]:
+def choose(scores: Float[Array, "b v"], sampling: Sampling, seed: Any, at: Int[Array, " b"]) -> Int32[Array, " b"]:
     """The next token of each sequence. Draws are keyed by seed, sequence and position `at`, so a step that is repeated
     draws the same."""
     if sampling.temperature == 0:
@@ -58,7 +60,7 @@ def choose(scores: Float[Array, "b v"], sampling: Sampling, at: Int[Array, " b"]
         kept = jnp.cumsum(share, axis=-1) - share < sampling.top_p
         least = jnp.where(kept, order, jnp.inf).min(-1, keepdims=True)
         scores = jnp.where(scores < least, -jnp.inf, scores)
-    key = jax.random.key(sampling.seed)
+    key = jax.random.key(seed)
     keys = jax.vmap(lambda b, p: jax.random.fold_in(jax.random.fold_in(key, b), p))(jnp.arange(at.shape[0]), at)
     return jax.vmap(jax.random.categorical)(keys, scores).astype(jnp.int32)
 
@@ -71,7 +73,7 @@ def _scores(params: dict[str, Any], x: Float[Array, "b d"], config: Config) -> F
 @partial(jax.jit, static_argnames=("config", "positions", "sampling", "limit"))
 def read(
     params: dict[str, Any], tokens: Int[Array, "b s"], length: Int[Array, " b"], *, config: Config, positions: int,
-    sampling: Sampling, limit: float,
+    sampling: Sampling, limit: float, seed: Any = 0,
 ) -> tuple[Cache, Written]:  # fmt: skip
     """Read prompts of `length` tokens, padded on the right: a cache with room for `positions`, and the first new
     token."""
@@ -93,14 +95,14 @@ def read(
     x, (k, v, bad) = lax.scan(body, x, params["layers"])
     cache = filled(room(config, tokens.shape[0], positions, dtype), k, v, length)
     last = jnp.take_along_axis(x, (length - 1)[:, None, None], axis=1)[:, 0]
-    token = choose(_scores(params, last, config), sampling, length)
+    token = choose(_scores(params, last, config), sampling, seed, length)
     return cache, Written(token, bad.sum(dtype=jnp.int32), Found.nothing())
 
 
 @partial(jax.jit, static_argnames=("config", "sampling", "limit", "check", "alone"), donate_argnames=("cache",))
 def write(
     params: dict[str, Any], cache: Cache, token: Int[Array, " b"], live: Bool[Array, " b"], *, config: Config,
-    sampling: Sampling, limit: float, check: bool = True, alone: bool = False,
+    sampling: Sampling, limit: float, seed: Any = 0, check: bool = True, alone: bool = False,
 ) -> tuple[Cache, Written]:  # fmt: skip
     """Append `token` to the sequences that are `live` and choose the next one. With `check` the cache is verified, and
     mended, before attention reads it. `alone`: a single sequence, whose products read each weight once (`Thin`)."""
@@ -131,4 +133,4 @@ def write(
         scores = thin(rms_norm(x, params["norm"], config.eps), head(params))[0]
     else:
         scores = _scores(params, x[:, 0], config)
-    return cache, Written(choose(scores, sampling, at + 1), bad, found)
+    return cache, Written(choose(scores, sampling, seed, at + 1), bad, found)

@@ -9,7 +9,7 @@ clean sweep stands behind, so the text is that of a clean run. With `sweep=1` no
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -63,7 +63,9 @@ class Session:
     ) -> None:
         _check(config, prompts, tokens, sweep)
         self.config, self.limit, self.protect, self.sweep = config, limit, protect, sweep
-        self.sampling = sampling or Sampling()
+        sampling = sampling or Sampling()
+        # The seed is an argument of the program, the rest is part of it.
+        self.sampling, self._seed = replace(sampling, seed=0), np.uint32(sampling.seed)
         self.sealed: Sealed | None = seal(params) if protect else None
         self._params = None if protect else params
         self.lengths = np.array([len(p) for p in prompts], np.int32)
@@ -142,13 +144,13 @@ class Session:
         if self.cache is None:
             self.written.clear()
             self.cache, made = read(
-                self.params, self._prompt, self.lengths, config=self.config, sampling=self.sampling, limit=self.limit,
-                positions=int(self.lengths.max()) + self.wanted,
+                self.params, self._prompt, self.lengths, config=self.config, sampling=self.sampling,
+                seed=self._seed, limit=self.limit, positions=int(self.lengths.max()) + self.wanted,
             )  # fmt: skip
             return made
         self.cache, made = write(
             self.params, self.cache, jnp.asarray(self.written[-1]), jnp.asarray(self._live()), config=self.config,
-            sampling=self.sampling, limit=self.limit, check=self.protect, alone=self._alone,
+            sampling=self.sampling, seed=self._seed, limit=self.limit, check=self.protect, alone=self._alone,
         )  # fmt: skip
         return made
 

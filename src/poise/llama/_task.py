@@ -88,6 +88,8 @@ class Task:
             raise BadInput(f"A batch of {self.sequences} sequences cannot be cut into {self.accumulate} equal parts.")
         if self.chunk and self.length % self.chunk:
             raise BadInput(f"A sequence of {self.length} tokens cannot be cut into chunks of {self.chunk}.")
+        if type(self.seed) is not int or not 0 <= self.seed < 2**32:
+            raise BadInput(f"llama's seed is a whole number from 0 to {2**32 - 1}, not {self.seed!r}.")
         if type(self.lora) is not int or self.lora < 0:
             raise BadInput(f"llama's lora is a rank, 0 or more, not {self.lora!r}.")
         if self.length > self.config.max_position:
