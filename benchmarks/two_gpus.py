@@ -165,6 +165,8 @@ def lease(small: bool) -> Result:
     if max(grown) > 1 << 20:
         raise RuntimeError(f"The sharded lease allocated memory: {said}.")
     return said
+
+
 def language(small: bool) -> Result:
     """Llama-3-8B shapes trained over two devices that share parameters: bfloat16 products at sequence 4096, sealed
     float32
