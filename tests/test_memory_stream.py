@@ -355,7 +355,7 @@ def run_producer(program: Path, name: Path, *options: str) -> Iterator[subproces
 
 
 def test_the_cpp_producer_is_read_where_it_writes(producer, name):
-    options = ("--rows", "5", "--columns", "9", "--frames", "60", "--rate", "300")
+    options = ("--rows", "5", "--columns", "9", "--frames", "400", "--rate", "200")
     with run_producer(producer, name, *options) as started, Subscriber(name) as frames:
         g = frames.geometry
         assert (g.rows, g.columns, g.dx, g.dy, g.dt) == (5, 9, 1 / 8, 1 / 4, 0.001)
@@ -367,17 +367,17 @@ def test_the_cpp_producer_is_read_where_it_writes(producer, name):
                 assert good
                 assert frame.lease.bytes_copied == 0
                 seen += 1
-        assert 0 < seen <= 60 - frames.lost - frames.torn
+        assert 0 < seen <= 400 - frames.lost - frames.torn
         assert started.wait(10) == 0
 
 
 @pytest.mark.parametrize(
     ("option", "kind", "said"),
-    [("--die-at", "died", "while it wrote frame 20"), ("--stall-at", "stalled", "published nothing"),
-     ("--tear-at", "torn", "Frame 20 was published but is not whole")],
+    [("--die-at", "died", "while it wrote frame 70"), ("--stall-at", "stalled", "published nothing"),
+     ("--tear-at", "torn", "Frame 70 was published but is not whole")],
 )  # fmt: skip
 def test_what_the_cpp_producer_does_wrong_is_named(producer, name, option, kind, said):
-    options = ("--frames", "40", "--rate", "200", option, "20")
+    options = ("--frames", "100", "--rate", "70", option, "70")
     with run_producer(producer, name, *options), Subscriber(name, patience=0.3) as frames:
         notices: dict[str, str] = {}
         used = []
@@ -390,7 +390,7 @@ def test_what_the_cpp_producer_does_wrong_is_named(producer, name, option, kind,
             elif isinstance(found, Frame) and frames.accept(found):
                 used.append(found.sequence)
         assert said in notices[kind]
-        assert 20 not in used
+        assert 70 not in used
         assert frames.torn == (0 if kind == "stalled" else 1)
 
 

@@ -93,14 +93,14 @@ def encode(geometry: Geometry, generation: int, pid: int) -> bytes:
     return bytes(page)
 
 
-def decode(page: bytes, size: int, layout: Layout | None = None) -> Head:
+def decode(page: bytes, size: int, layout: Layout | None = None, name: str = "This") -> Head:
     """What a file of `size` bytes that begins with `page` says. `layout`: of records that are neither cell.
 
     Raises `BadInput` in the words of the C++ side's `header_fault`.
     """
     fault = _fault(page, size)
     if fault:
-        raise BadInput(f"This is no stream of records that can be read: {fault}.")
+        raise BadInput(f"{name} is no stream of records that can be read: {fault}.")
     _, _, _, generation, record, slots, rows, columns, step, dx, dy, dt, period, flags, known, pid = _FIXED.unpack_from(
         page
     )

@@ -192,7 +192,7 @@ class Subscriber:
             raise BadInput(f"The stream {self.path} cannot be opened: {error.strerror}.") from error
         try:
             size = os.fstat(fd).st_size
-            self.head = p.decode(os.pread(fd, p.HEADER_BYTES, 0), size, self._layout)
+            self.head = p.decode(os.pread(fd, p.HEADER_BYTES, 0), size, self._layout, str(self.path))
             may_write = self.geometry.write_back
             # A producer that did not agree cannot be written to, not even by mistake: its pages are read-only here.
             self._map = mmap.mmap(fd, size, prot=mmap.PROT_READ | (mmap.PROT_WRITE if may_write else 0))
