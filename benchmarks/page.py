@@ -59,11 +59,11 @@ for line in urllib.request.urlopen(sys.argv[1] + "events"):
 """
 
 
-def cost(rounds: int = 16, seconds: float = 2.0) -> dict[str, Any]:
+def cost(rounds: int = 12, seconds: float = 2.0) -> dict[str, Any]:
     """Windows of steps without and with a page open, taken in turns, of one governed run with its journal."""
     import jax
 
-    jax.config.update("jax_num_cpu_devices", 4)
+    jax.config.update("jax_num_cpu_devices", 3)
     import poise
     from poise.physics.grid import Burgers2d
 
