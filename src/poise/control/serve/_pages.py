@@ -24,6 +24,9 @@ PARTS = (
 )  # fmt: skip
 """The page's parts in their order; each has a template and an event of the stream."""
 
+MOVING = ("verdict", "progress", "memory")
+"""Those that change with every step."""
+
 
 def _clock(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%H:%M:%S")
@@ -45,10 +48,11 @@ class Pages:
         self.templates.filters.update(FILTERS, clock=_clock, iso=_iso)
         self.streams = Streams(site.live, self.parts)
 
-    def parts(self, view: View) -> dict[str, str]:
-        """The live parts as HTML."""
+    def parts(self, view: View, whole: bool = True) -> dict[str, str]:
+        """The live parts as HTML; unless `whole`, only those that progress changes."""
         facts = context(view)
-        return {name: self.templates.get_template(f"part_{name}.html").render(facts) for name in PARTS}
+        names = PARTS if whole else MOVING
+        return {name: self.templates.get_template(f"part_{name}.html").render(facts) for name in names}
 
     def page(self, name: str, status: int = 200, **facts: Any) -> Response:
         """A whole page."""

@@ -23,8 +23,8 @@ PATIENCE = 20.0
 REST = 0.25
 """Seconds between two messages to one client."""
 
-Parts = Callable[[View], dict[str, str]]
-"""The page's parts by name, as HTML."""
+Parts = Callable[[View, bool], dict[str, str]]
+"""The page's parts by name, as HTML: all of them, or only those that progress changes."""
 
 
 class Streams:
@@ -33,12 +33,14 @@ class Streams:
     def __init__(self, live: Live, parts: Parts) -> None:
         self.live, self.open = live, 0
         self._parts = parts
-        self._made: tuple[int, dict[str, str]] = (-1, {})
+        self._made: tuple[View | None, dict[str, str]] = (None, {})
 
     def parts(self, view: View) -> dict[str, str]:
         """The parts of a view, made once for all clients."""
-        if self._made[0] != view.version:
-            self._made = view.version, self._parts(view)
+        last, made = self._made
+        if last is None or last.version != view.version:
+            whole = last is None or (last.told, last.governed) != (view.told, view.governed)
+            self._made = view, {**made, **self._parts(view, whole)}
         return self._made[1]
 
 
