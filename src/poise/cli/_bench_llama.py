@@ -177,7 +177,7 @@ class Bench:
         inference = jax.jit(infer).lower(state["w"], batch).compile()
         step = jax.jit(lambda s, b: plain_step(task, mesh, s, b), donate_argnums=0).lower(state, batch).compile()
         for name, compiled in (("inference", inference), ("forward_only", step)):
-            m = compiled.memory_analysis()
+            m: Any = compiled.memory_analysis()
             out[name] = {
                 "peak_bytes": m.argument_size_in_bytes
                 + m.temp_size_in_bytes

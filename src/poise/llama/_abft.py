@@ -253,7 +253,8 @@ class Checked(Product):
     def __call__(self, names: Sequence[str], x: Array) -> list[Array]:
         """As `Product`."""
         rules, ws = tuple(self.rules[n] for n in names), [self.weights[n] for n in names]
-        ys, failed = (checked if self.differentiable else forward)(rules, x, ws, self.item)
+        made: Any = (checked if self.differentiable else forward)(rules, x, ws, self.item)
+        ys, failed = made
         self.seen = self.seen._replace(failed=self.seen.failed + lax.stop_gradient(failed).astype(jnp.int32))
         return [adapted(self.weights, n, x, y) for n, y in zip(names, ys, strict=True)]
 

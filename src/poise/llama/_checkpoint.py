@@ -79,10 +79,9 @@ def load(
             stored = _checked(group, shape[1:] if len(path) > 1 else shape, piece)
             kind = jnp.dtype(stored if dtype is None else dtype)
             if len(path) == 1:
-                leaf = _placed(shape, _sharding(mesh, spec, device), kind, piece(group[0]))
-                params[path[0]] = leaf
+                params[path[-1]] = _placed(shape, _sharding(mesh, spec, device), kind, piece(group[0]))
             else:
-                params["layers"][path[1]] = _stacked(shape, spec, mesh, device, kind, group, piece)
+                params["layers"][path[-1]] = _stacked(shape, spec, mesh, device, kind, group, piece)
     return params, config
 
 
@@ -284,7 +283,7 @@ def _write(path: Path, header: bytes, tensors: Iterator[np.ndarray]) -> None:
         with open(part, "wb") as file:
             file.write(struct.pack("<Q", len(header)) + header)
             for x in tensors:
-                file.write(memoryview(np.ascontiguousarray(x).reshape(-1).view(np.uint8)))
+                file.write(np.ascontiguousarray(x).reshape(-1).view(np.uint8).data)
         os.replace(part, path)
     except OSError as error:
         raise BadInput(f"The checkpoint file {path} cannot be written: {error.strerror}.") from error

@@ -138,7 +138,7 @@ class Session:
     def _live(self) -> np.ndarray:
         if not self.config.eos or not self.written:
             return np.ones(len(self.lengths), bool)
-        return ~np.isin(np.stack(self.written), self.config.eos).any(0)
+        return ~np.asarray(np.isin(np.stack(self.written), self.config.eos).any(0))
 
     def _write(self) -> Written:
         if self.cache is None:

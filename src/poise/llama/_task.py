@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 from ..errors import BadInput, BadMesh
 from ._abft import Blow, Checked, Item, checked, forward, items, rules_for
 from ._checkpoint import load
-from ._config import SHAPES, Config, load_config
+from ._config import SHAPES, Config, Rope, load_config
 from ._lora import lora_shapes, lora_specs, lora_start
 from ._model import Product, Remat, Seen, cross_entropy, head, hidden, plain_scores
 from ._names import DENSE, shapes, specs
@@ -108,15 +108,18 @@ class Task:
     def config(self) -> Config:
         """The model's shape."""
         if isinstance(self.model, dict):
-            sizes = {"max_position": max(self.length, 8192)} | self.model
+            sizes: dict[str, Any] = {"max_position": max(self.length, 8192)} | self.model
             width, heads = sizes.get("width"), sizes.get("heads")
             if "head" not in sizes and isinstance(width, int) and isinstance(heads, int) and heads > 0:
                 sizes["head"] = width // heads
             sizes.setdefault("kv_heads", heads)
             try:
+                if isinstance(sizes.get("rope"), dict):
+                    sizes["rope"] = Rope(**sizes["rope"])
                 return Config(**sizes)
             except TypeError as error:
-                raise BadInput(f"llama's model table: {str(error).removeprefix('Config.__init__() ')}.") from error
+                said = str(error).removeprefix("Config.__init__() ").removeprefix("Rope.__init__() ")
+                raise BadInput(f"llama's model table: {said}.") from error
         if self.model in SHAPES:
             return SHAPES[self.model]
         if not Path(self.model).is_dir():
@@ -243,7 +246,8 @@ class Task:
             if not differentiable and plain:
                 return plain_scores(x, table)
             rule = rules["head"] if not quiet else replace(rules["head"], check=False)
-            (made,), failed = (checked if differentiable else forward)((rule,), x, [table], top)
+            both: Any = (checked if differentiable else forward)((rule,), x, [table], top)
+            (made,), failed = both
             return made, failed
 
         constrain = partial(_constrained, mesh, P(ROWS, None, None))
@@ -262,7 +266,7 @@ class Task:
         cut = {"q": 0, "k": 0, "v": 0, "gate": 0, "up": 0, "o": 1, "down": 1}
         out = {}
         for name, w in weights.items():
-            spec = [None] * w.ndim
+            spec: list[str | None] = [None] * w.ndim
             if name in cut:
                 spec[cut[name]] = "tensor"
             out[name] = _constrained(mesh, P(*spec), w)
