@@ -45,7 +45,7 @@ def test_a_struck_training_run_ends_with_the_clean_one_s_bits() -> None:
 def test_training_lowers_the_loss_and_optimises_as_optax_does() -> None:
     import optax
 
-    task = llama.AdamW(**SMALL, dtype="float32", warmup=0, rate=3e-3, last_rate=3e-3, clip=0.5, chunk=8, remat="full")
+    task = llama.AdamW(**SMALL, dtype="float32", warmup=0, rate=3e-3, last_rate=3e-3, clip=0.5, chunk=8)
     with Keeper(task, Pool(jax.devices()[:1], 0)) as keeper:
         metrics = [keeper.step() for _ in range(6)]
         losses = [float(m["loss"]) for m in metrics]
@@ -85,7 +85,7 @@ def test_a_forward_only_run_is_its_history(
     for name in ("vjp", "grad", "value_and_grad", "linearize", "linear_transpose"):
         monkeypatch.setattr(jax, name, refuse)
     task = llama.workload("forward", **{**SMALL, "steps": 5, "rate": 1e-3, "seed": 11, **options})
-    with Keeper(task, Pool(jax.devices()[:2], 0)) as keeper:
+    with Keeper(task, Pool(jax.devices()[: 1 if task.lora else 2], 0)) as keeper:
         keeper.run(5)
         state = jax.device_get(keeper.state)
     start = task.init()["w"]
@@ -140,12 +140,17 @@ def test_directions_are_balanced_and_differ_by_step_leaf_and_layer() -> None:
 def test_small_updates_of_narrow_weights_survive_on_average() -> None:
     w = jnp.full(200_000, 0.02, jnp.bfloat16)
     start = float(w[0])
-    for step in range(20):
-        words = hashes(key_of(3, step, 0, 0), w.shape, w.shape, (0,))
-        w = moved(w, words, jnp.float32(1e-6) * 1)  # a hundredth of half a unit in the last place
-        w = moved(w, words ^ jnp.uint32(0x80000000), jnp.float32(-2e-6))
+
+    @jax.jit
+    def step(w: Any, number: Any) -> Any:
+        words = hashes(key_of(3, number, 0, 0), w.shape, w.shape, (0,))
+        up = words | jnp.uint32(0x80000000)  # every sign is -1: the weight grows
+        return moved(w, up, jnp.float32(1e-6))  # a sixtieth of half a unit in the last place
+
+    for number in range(40):
+        w = step(w, number)
     drift = float((w.astype(jnp.float32) - start).mean())
-    assert abs(drift) < 2e-6  # the signs cancel on average; nothing is lost to one side
+    assert drift == pytest.approx(40e-6, rel=0.05)
 
 
 def test_text_is_packed_shuffled_and_the_same_whenever_asked_for(tmp_path: Path) -> None:
