@@ -7,6 +7,8 @@ interfaces, sources that jump, several fields,
   holes in time or space   spectral elements                                   elements
 point data, unknown coefficients   Gauss-Newton, noise-weighted                collocation
 anything else             least-squares collocation with structured features   collocation
+
+By name only: a network drawn from the data (collocation), relaxation on a grid (grid).
 """
 
 from __future__ import annotations
