@@ -57,8 +57,8 @@ def _cache() -> Path:
     try:
         home.mkdir(parents=True, exist_ok=True)
     except OSError:
-        home = Path(tempfile.gettempdir()) / f"poise-{os.getuid()}"
-        home.mkdir(mode=0o700, exist_ok=True)
+        # A name of its own: what lies under a known one in a shared folder may be somebody else's program.
+        home = Path(tempfile.mkdtemp(prefix="poise-"))
     return home
 
 

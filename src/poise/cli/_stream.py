@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import tempfile
+from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -27,6 +28,9 @@ from ._stream_live import Line
 from ._stream_report import report, summary, write
 
 Listener = Callable[[Event], None]
+
+MOST = 100_000
+"""Frames whose latency is remembered."""
 
 SILENT = 30.0
 """Seconds of a living producer's silence after which a stream with an end is given up."""
@@ -82,9 +86,12 @@ class Following:
         log: Path | None = None,
     ) -> None:
         self.job, self.frames, self.follower, self.listen, self.log = job, frames, follower, listen, log
-        self.latency: list[float] = []
-        self.ages: list[float] = []
-        self.used: list[int] = []
+        # A stream may have no end: the newest frames stand for all, except where the example's are checked one by one.
+        most = None if log else MOST
+        self.latency: deque[float] = deque(maxlen=most)
+        self.ages: deque[float] = deque(maxlen=most)
+        self.used: deque[int] = deque(maxlen=most)
+        self.count = 0
         shape = len(AXES), frames.geometry.count
         self.code, self.since = np.zeros(shape, np.uint8), np.zeros(shape, np.int64)
         self.first = np.zeros(shape, np.int64)  # the frame that named a sensor for the first time
@@ -156,6 +163,7 @@ class Following:
         self.latency.append(self.follower.seconds)
         self.ages.append(frame.age())
         self.used.append(frame.sequence)
+        self.count += 1
         self.last = frame
         if int(self.follower.report.changed):  # type: ignore[union-attr]
             self.changed(frame.sequence)
@@ -164,9 +172,9 @@ class Following:
         """To the journal, once a second."""
         now = perf_counter()
         if now - self.told[0] >= 1 and self.used:
-            rate = (len(self.used) - self.told[1]) / (now - self.told[0])
+            rate = (self.count - self.told[1]) / (now - self.told[0])
             self.emit(Progress(self.used[-1], rate))
-            self.told = now, len(self.used)
+            self.told = now, self.count
 
     def changed(self, k: int) -> None:
         """Say which sensors failed or recovered in frame `k`."""
@@ -193,7 +201,8 @@ class Following:
             if back is None:
                 self.stopped = f"{notice.sentence[:-1]} and did not come back within {self.job.wait:g} s."
                 return False
-            if replace(self.frames.geometry, rate=0.0) != replace(self.follower.geometry, rate=0.0):
+            here, then = self.frames.geometry, self.follower.geometry
+            if replace(here, rate=0.0, slots=2, write_back=False) != replace(then, rate=0.0, slots=2, write_back=False):
                 self.stopped = "The new producer's frames are of another shape; start again to follow it."
                 return False
             return self.notice(back)

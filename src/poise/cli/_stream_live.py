@@ -40,9 +40,9 @@ class Line:
         if now < self._due or not self._console.is_terminal:
             return
         f = self._follow
-        rate = (len(f.used) - self._frames) / max(1e-9, now - self._then)
-        self._due, self._then, self._frames = now + 0.25, now, len(f.used)
-        p50, p99 = np.percentile(np.array(f.latency[-WINDOW:] or [np.nan]) * 1e6, (50, 99))
+        rate = (f.count - self._frames) / max(1e-9, now - self._then)
+        self._due, self._then, self._frames = now + 0.25, now, f.count
+        p50, p99 = np.percentile(np.array(list(f.latency)[-WINDOW:] or [np.nan]) * 1e6, (50, 99))
         age = f.ages[-1] * 1e3 if f.ages else float("nan")
         notice = f" | {f.notices[-1].kind}" if f.notices else ""
         self._live.update(

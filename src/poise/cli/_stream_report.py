@@ -27,10 +27,10 @@ def report(follow: Following) -> dict[str, Any]:
     live = isinstance(follow.frames, Subscriber)
     return {
         "job": "stream", "source": follow.job.source, "rule": follow.job.rule, "rows": g.rows, "columns": g.columns,
-        "records": g.count, "frames": len(follow.used), "lost": follow.frames.lost, "torn": follow.frames.torn,
+        "records": g.count, "frames": follow.count, "lost": follow.frames.lost, "torn": follow.frames.torn,
         "compiles": follow.compiled, "bytes_copied": follow.follower.bytes_copied, "latency_p50_us": p50,
         "latency_p99_us": p99, "age_p50_us": a50 if live else None, "age_p99_us": a99 if live else None,
-        "frames_per_s": len(follow.used) / max(1e-9, follow.ended - follow.began),
+        "frames_per_s": follow.count / max(1e-9, follow.ended - follow.began),
         "device": str(follow.follower.device),
         "failing": failing, "failing_count": len(failing), "healed": follow.healed, **errors(follow), **check(follow),
         "producer": [{"kind": n.kind, "frame": n.sequence, "sentence": n.sentence} for n in follow.notices],

@@ -21,8 +21,8 @@ _TAKES_KIND = jaxlib_extension_version >= 467
 
 
 def adopt(capsule: Any, device: jax.Device, stream: int | None = None) -> Array:
-    """An array over the capsule's memory. The public `jax.dlpack.from_dlpack` takes four times as long, and on a CPU
-    cannot name a device; both call this function of jaxlib, whose arguments grew by one after 0.10.
+    """An array over the capsule's memory. The public `jax.dlpack.from_dlpack` takes two to six times as long, and on a
+    CPU cannot name a device; both call this function of jaxlib, whose arguments grew by one after 0.10.
 
     Raises `BadInput` if JAX would have to copy or cannot represent it.
     """
