@@ -54,12 +54,16 @@ def cpu_seconds(pid: int) -> float:
 
 LOOK = """
 import sys, urllib.request
-for line in urllib.request.urlopen(sys.argv[1] + "events"):
+stream = urllib.request.urlopen(sys.argv[1] + "events")
+while not stream.readline().startswith(b"event: log"):
+    pass
+print("there", flush=True)
+for line in stream:
     pass
 """
 
 
-def cost(rounds: int = 12, seconds: float = 2.0) -> dict[str, Any]:
+def cost(rounds: int = 8, seconds: float = 3.0) -> dict[str, Any]:
     """Windows of steps without and with a page open, taken in turns, of one governed run with its journal."""
     import jax
 
@@ -83,14 +87,16 @@ def cost(rounds: int = 12, seconds: float = 2.0) -> dict[str, Any]:
             without, with_, used = [], [], []
             for _ in range(rounds):
                 without.append(window(keeper))
-                viewer = subprocess.Popen([sys.executable, "-c", LOOK, url])
-                time.sleep(0.5)  # the viewer's own start is not the page's cost
+                viewer = subprocess.Popen([sys.executable, "-c", LOOK, url], stdout=subprocess.PIPE)
+                assert viewer.stdout is not None
+                viewer.stdout.readline()  # it has the whole page: its start is not what is measured
                 before = cpu_seconds(child.pid)
                 t0 = time.perf_counter()
                 with_.append(window(keeper))
                 used.append((cpu_seconds(child.pid) - before) / (time.perf_counter() - t0))
                 viewer.kill()
                 viewer.wait()
+                viewer.stdout.close()
             stop(child)
             steps = keeper.settled
             keeper.close()

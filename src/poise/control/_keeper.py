@@ -21,6 +21,7 @@ from ..events import (
     Event,
     Fault,
     Ordered,
+    Progress,
     Protected,
     RunFinished,
     RunStarted,
@@ -33,6 +34,9 @@ from ._office import Office
 from ._policy import Limits, decide
 from ._registry import Registry, State, apply
 from ._shrink import shrunk
+
+ROUTINE = 1.0
+"""Seconds between two `Progress` events in the journal."""
 
 
 class Keeper:
@@ -74,6 +78,7 @@ class Keeper:
         self._office: Office | None = None
         self._order: Ordered | None = None
         self._gone = -1
+        self._told = 0.0
         self._closed = False
         try:
             if governed:
@@ -170,10 +175,14 @@ class Keeper:
                 self._journal.close()
 
     def _hear(self, event: Event) -> None:
-        if self._office is not None:
+        # Progress is heard several times a second; the file, and whoever follows it, need it once.
+        quiet = isinstance(event, Progress) and event.at - self._told < ROUTINE
+        if isinstance(event, Progress) and not quiet:
+            self._told = event.at
+        if self._office is not None and not quiet:
             self.registry = self._office.tell(event)
         else:
-            if self._journal is not None:
+            if self._journal is not None and not quiet:
                 self._journal.append(event)
             self.registry = apply(self.registry, event)
         for listener in self.listeners:

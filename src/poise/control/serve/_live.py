@@ -21,6 +21,9 @@ from .._verdict import silent_after
 GAP = 0.2
 """Seconds between two readings, however fast events come: a burst is read in a few pieces."""
 
+SETTLE = 0.05
+"""Seconds between the first word of a change and looking: one commit is several writes."""
+
 ROUTINE = 1.0
 """Seconds between two readings for followers while there is only progress to tell: a healthy run should not feel that
 somebody looks."""
@@ -116,6 +119,7 @@ class Live:
             left = silent_after(view.summary) - quiet
             with anyio.move_on_after(min(LATE, left + 0.1 if left > 0 else LATE)) as scope:
                 await news.wait()
+                await anyio.sleep(SETTLE)
             if scope.cancelled_caught:
                 return await self.fresh()
 
