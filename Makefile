@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 POISE := $(VENV)/bin/poise
 
-.PHONY: demo test test-oracle golden lint clean
+.PHONY: demo test test-oracle golden lint sass clean
 
 demo: $(VENV)/.user
 	$(POISE) demo
@@ -30,6 +30,11 @@ lint: $(VENV)/.dev
 	$(VENV)/bin/ruff format --check src tests examples benchmarks validation
 	$(VENV)/bin/pyright --pythonpath $(VENV)/bin/python
 	$(VENV)/bin/lint-imports
+
+# The CUDA kernels' machine code, read without a GPU.
+sass: $(VENV)/.dev
+	$(VENV)/bin/python -m pip install --quiet -r native/requirements-sass.txt
+	$(VENV)/bin/python native/check_sass.py
 
 clean:
 	rm -rf $(VENV) .venv-oracle poise-out build

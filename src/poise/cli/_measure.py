@@ -13,7 +13,8 @@ from ._output import check_json, console, write_json
 from ._platform import cpu_devices
 
 BENCHES = (
-    *("stencil2d", "stencil3d", "adamw-sealed", "gate-scan", "record-update", "pack", "unpack", "seal", "kept"),
+    *("stencil2d", "stencil3d", "adamw-sealed", "gate-scan", "record-update", "record-gradient", "pack"),
+    *("unpack", "burgers-stage", "seal", "kept"),
     *("memory", "physics", "llama8b"),
 )
 OTHERS = ("kept", "memory", "physics", "llama8b")
