@@ -26,7 +26,6 @@ class Observer:
         self.workload, self.where = workload, where
         self.method = getattr(workload, "method", None) if workload.name == "llama" else None
         self.losses: dict[int, float] = {}
-        self.failed = 0
         self.start = ""
         self._file: BinaryIO | None = None
         if self.method == "forward" and where is not None:
@@ -47,7 +46,6 @@ class Observer:
         if self.method is None:
             return
         self.losses[index] = float(metrics["loss"])
-        self.failed += int(metrics["products"])
         if self._file is not None:
             from ..llama._history import note
 
