@@ -114,10 +114,15 @@ def distance(system: System, theta: np.ndarray, before: System | None, coarse: n
 
 
 def extrapolated(gaps: list[float], size: float) -> float:
-    """The relative error of the last solution from the fall of the distances between neighbouring degrees."""
+    """The relative error of the last solution from the fall of the distances between neighbouring degrees.
+
+    A fall faster than 0.4, the pace of a corner's singularity, is only half believed (geometric mean): the singular part
+    may be about to take over from the smooth one.
+    """
     if not gaps:
         return math.inf
     ratio = min(max(gaps[-1] / max(gaps[-2], 1e-300), 1e-3), 0.9) if len(gaps) > 1 else 0.5
+    ratio = max(ratio, math.sqrt(0.4 * ratio))
     return gaps[-1] * ratio / (1.0 - ratio) / max(size, 1e-300) + 1e-13
 
 
