@@ -169,8 +169,7 @@ def lease(small: bool) -> Result:
 
 def language(small: bool) -> Result:
     """Llama-3-8B shapes trained over two devices that share parameters: bfloat16 products at sequence 4096, sealed
-    float32
-    AdamW, every guard on, against the same step without guards. State that does not fit is said, not hidden."""
+    float32 AdamW, every guard on, against the same step without guards. State that does not fit is said, not hidden."""
     from poise import llama
     from poise.cli._bench_llama import Bench
     from poise.cli._bench_steps import TINY, table, trained

@@ -18,9 +18,7 @@ class Observer:
     nothing.
 
     `where` is the run's output directory: a forward-only run appends its history there as it goes (`history.poise`),
-    and the
-    trained model is written there at the end (`model/`).
-    """
+    and the trained model is written there at the end (`model/`)."""
 
     def __init__(self, workload: Any, where: Path | None = None, first: int = 0) -> None:
         self.workload, self.where = workload, where

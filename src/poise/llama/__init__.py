@@ -1,8 +1,7 @@
 """Llama kept: load, train, learn without backpropagation and generate, with faults contained.
 
 `load` and `save` are for Hugging Face checkpoints, `logits` and `generate` run a model, `workload` is what a job keeps,
-`replay` walks a forward-only run again.
-"""
+`replay` walks a forward-only run again."""
 
 from ._abft import wrong_rows as wrong_rows
 from ._adamw import AdamW as AdamW

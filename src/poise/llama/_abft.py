@@ -4,15 +4,13 @@ For `Y = A B^T` the columns of Y are cut into groups g of up to `GROUP`. Summed 
 
     sum_j Y_ij  =  A_i . (sum_j B_j),
 
-and the right side costs one thin product with float32 sums of B. Both sides differ by rounding only: by the rounding
-of Y
-to its dtype (unit roundoff u), independent errors of at most u |Y_ij| each, and by float32 accumulation. With
-probability
-1 - 2 exp(-k^2 / 2) (Hoeffding 1963) the first stays below k u |Y_ig|, Euclidean norm over the group; k = 8 leaves 3e-14
-per row and group. The second stays below c 2^-24 |A_i| (|B_g| + |sum of B_g|), where c grows like the square root of
-the
-length (random signs) plus a sixteenth of it (tensor cores cut off what does not fit). An error above the sum of both is
-no rounding. `design/llama-abft.md` has what that sees and what it does not.
+and the right side costs one thin product with float32 sums of B. Both sides differ by rounding only. Rounding Y to
+its dtype (unit roundoff u) makes errors that spread evenly over at most u |Y_ij| to either side, independent of each
+other: by the bound for sums of such (Hoeffding 1963, with the variance of an even spread), theirs exceeds k u |Y_ig|
+/ sqrt(3), Euclidean norm over the group, with probability 2 exp(-k^2 / 2); k = 8 leaves 3e-14 per row and group.
+Float32 accumulation adds at most c 2^-24 |A_i| (|B_g| + |sum of B_g|), where c grows like the square root of the
+length (random signs) plus a sixteenth of it (tensor cores cut off what does not fit). An error above the sum of both
+is no rounding. `design/llama-abft.md` says what that sees and what it does not.
 """
 
 from __future__ import annotations
@@ -30,9 +28,8 @@ from jaxtyping import Bool, Float, Int32
 from ._model import Product, Seen, adapted, multiply
 from ._names import DENSE
 
-GROUP = 512
-"""Columns per checksum, at most: few enough to see an error of a third of the typical value, many enough to be
-cheap."""
+GROUP = 256
+"""Columns per checksum, at most: few enough to see a third of a typical value, many enough to be cheap."""
 
 SIGMAS = 8.0
 """k above."""
@@ -72,8 +69,7 @@ Weights = list[Array]
 
 class Probe(NamedTuple):
     """What the backward pass found, as the "gradient" of zeros: failed checks by batch row, and of the weights'
-    gradients
-    (float32, since only such have gradients)."""
+    gradients (float32, since only such have gradients)."""
 
     rows: Float[Array, " b"]
     weight: Float[Array, ""]
@@ -136,7 +132,7 @@ def off_rows(a: Float[Array, "m k"], sides: Sequence[Side], ys: Sequence[Float[A
         size = group_size(y.shape[1])
         got = y.astype(wide).reshape(y.shape[0], -1, size)
         norm = jnp.sqrt(jnp.square(got).sum(-1))
-        rounding = SIGMAS * float(jnp.finfo(y.dtype).eps) / 2 + 2 * unit * size**0.5
+        rounding = SIGMAS / 3**0.5 * float(jnp.finfo(y.dtype).eps) / 2 + 2 * unit * size**0.5
         bound = rounding * norm + length * reach * side.size
         off = jnp.abs(want[:, at : at + norm.shape[1]] - got.sum(-1))
         at += norm.shape[1]
@@ -202,8 +198,7 @@ def forward(rules: Rules, x: Array, ws: Weights, item: Item) -> tuple[list[Array
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def checked(rules: Rules, x: Float[Array, "b s k"], ws: Weights, item: Item) -> tuple[list[Array], Array]:
     """`x w^T` for each of the weights, and how many rows of them fail their check, by batch row. The backward pass
-    checks
-    its products too and says so through `item.probe`."""
+    checks its products too and says so through `item.probe`."""
     return forward(rules, x, ws, item)
 
 

@@ -3,10 +3,8 @@
     m <- b1 m + (1 - b1) c g        v <- b2 v + (1 - b2) (c g)^2
     w <- w - r(t) (m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps) + decay w)
 
-(Loshchilov and Hutter 2019), c = min(1, clip / |g|) over all gradients, r(t) linear to `rate` in `warmup` steps,
-then half a
-cosine to `last_rate`; norms do not decay.
-"""
+(Loshchilov and Hutter 2019), c = min(1, clip / |g|) over all gradients, r(t) linear to `rate` in `warmup` steps, then
+half a cosine to `last_rate`; norms do not decay."""
 
 from __future__ import annotations
 

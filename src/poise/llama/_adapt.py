@@ -19,9 +19,7 @@ def adapt(name: str, array: Any, config: Config | None = None) -> jax.Array:
 
     A JAX array comes back as it is, a lease as the array that it is, anything with DLPack (a CuPy or torch tensor on a
     device of JAX's) as a view of the same memory, and a numpy array on the default device. Raises `BadInput` for an
-    unknown name, a wrong
-    shape, or what holds no floating-point numbers.
-    """
+    unknown name, a wrong shape, or what holds no floating-point numbers."""
     if isinstance(array, Lease):
         array = array.array
     want = shape_of(name, LLAMA3_8B if config is None else config)

@@ -2,9 +2,7 @@
 
 A row is what one token left behind in one layer: its keys and values. Beside each row lie two sums over its words (the
 marks of `kernels.ref`), beside each `ROWS` rows their XOR. Appending a row changes one row of parity; a row that no
-longer
-matches its marks is rebuilt from the others before attention reads it.
-"""
+longer matches its marks is rebuilt from the others before attention reads it."""
 
 from __future__ import annotations
 
@@ -100,8 +98,7 @@ def _xor(words: UInt32[Array, "layers b s w"]) -> UInt32[Array, "layers b g w"]:
 
 def filled(cache: Cache, k: Array, v: Array, length: Int[Array, " b"]) -> Cache:
     """The cache with the first rows written at once: `k`, `v` are (layers, b, s, kv, head), s at most what there is
-    room
-    for; rows from `length` on are left empty."""
+    room for; rows from `length` on are left empty."""
     cache = cache._replace(length=length.astype(jnp.int32))
     keep = (jnp.arange(k.shape[2]) < length[:, None])[None, :, :, None, None]
     k = lax.dynamic_update_slice_in_dim(cache.k, jnp.where(keep, k, 0).astype(cache.k.dtype), 0, 2)
@@ -131,9 +128,8 @@ def append(
 
 
 def repaired(cache: Cache) -> tuple[Cache, Found]:
-    """The cache with every row checked, and what could be mended mended. Reads each row once; writes only if some
-    row is
-    off."""
+    """The cache with every row checked, and what could be mended mended. Reads each row once; writes only if some row
+    is off."""
     numbers, there = _numbers(cache), _filled(cache)
     off = (row_marks(row_words(cache.k, cache.v), numbers) != cache.marks).any(-1) & there
 

@@ -1,8 +1,7 @@
 """Checkpoints: safetensors in, memory-mapped and placed piece by piece; safetensors out, the same bytes.
 
 On the host there is never more than what is being placed: two weights of a layer, or one device's part of the
-embedding.
-"""
+embedding."""
 
 from __future__ import annotations
 
@@ -46,10 +45,8 @@ def load(
     """The parameters (`_names`) and the configuration in `directory`, on `mesh` (axes `fsdp`, `tensor`), or on one
     device.
 
-    `dtype` left out: as stored. Raises `BadInput` for weights that are missing, unknown, of a wrong shape, or
-    damaged, and
-    `BadMesh` where the mesh does not divide a weight.
-    """
+    `dtype` left out: as stored. Raises `BadInput` for weights that are missing, unknown, of a wrong shape, or damaged,
+    and `BadMesh` where the mesh does not divide a weight."""
     config = load_config(directory)
     where = _files(Path(directory))
     wanted = names(config)
@@ -91,10 +88,9 @@ def save(
 ) -> None:  # fmt: skip
     """Write a checkpoint that `load`, and Hugging Face's libraries, read.
 
-    `like` names the checkpoint that the parameters came from: the same files with the same headers, everything else
-    in it
-    copied; parameters that did not change give the same bytes. Each file appears whole or not at all, the index last.
-    """
+    `like` names the checkpoint that the parameters came from: the same files with the same headers, everything else in
+    it copied; parameters that did not change give the same bytes. Each file appears whole or not at all, the index
+    last."""
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     places = names(config)

@@ -24,8 +24,7 @@ class Rope:
     """Rotary position embedding: base `theta` and how its frequencies are scaled.
 
     `kind` is "default", "linear" (all wavelengths times `factor`), or "llama3" (long wavelengths times `factor`, short
-    ones as they are, a ramp between; Llama 3.1).
-    """
+    ones as they are, a ramp between; Llama 3.1)."""
 
     theta: float = 10000.0
     kind: str = "default"
@@ -40,10 +39,8 @@ class Config:
     """Sizes and switches of a Llama (2, 3, 3.1, 3.2). Names follow `config.json`, shortened.
 
     `layers` decoder layers of width `width`; `heads` query heads and `kv_heads` key/value heads of `head` channels
-    each;
-    a gated MLP of `hidden` channels; `vocab` tokens. `tied`: the output head is the embedding. `eps` of the RMS norms.
-    Raises `BadInput` for sizes that cannot be one.
-    """
+    each; a gated MLP of `hidden` channels; `vocab` tokens. `tied`: the output head is the embedding. `eps` of the RMS
+    norms. Raises `BadInput` for sizes that cannot be one."""
 
     vocab: int
     width: int

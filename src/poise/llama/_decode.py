@@ -21,8 +21,8 @@ from ._rope import angles
 @dataclass(frozen=True)
 class Sampling:
     """How the next token is chosen: the likeliest at `temperature` 0, else drawn; `top_p` keeps the likeliest tokens
-    that
-    together have that probability (Holtzman et al. 2020). `seed` keys the draws: the same seed gives the same text."""
+    that together have that probability (Holtzman et al. 2020). `seed` keys the draws: the same seed gives the same
+    text."""
 
     temperature: float = 0.0
     top_p: float = 1.0
@@ -39,8 +39,7 @@ class Sampling:
 
 class Written(NamedTuple):
     """One step of generation: the `token` of each sequence, the gate's count of `bad` values behind its scores, and
-    what
-    was `found` off in the cache before it was read."""
+    what was `found` off in the cache before it was read."""
 
     token: Int32[Array, " b"]
     bad: Int32[Array, ""]

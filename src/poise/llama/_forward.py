@@ -6,10 +6,8 @@ With a direction z of signs (`_noise`), made again wherever it is needed:
     "jvp":        g = d/de loss(w + e z) at e = 0               (forward gradient, Baydin et al. 2022)
     w <- w - r(t) g z
 
-Weights stay in `dtype`, layers are perturbed as the scan passes them, and the update is rounded by chance. The seed
-and r g
-of every step are the run's whole history (`_history`).
-"""
+Weights stay in `dtype`, layers are perturbed as the scan passes them, and the update is rounded by chance. The seed and
+r g of every step are the run's whole history (`_history`)."""
 
 from __future__ import annotations
 
@@ -40,9 +38,8 @@ class Forward(Task):
     """The workload `llama` with `method = "forward"`.
 
     State: `w` (what is trained, in `dtype`), `frozen` (what is not), `history` (float32, one scalar per step).
-    Proposal: `scalar`, `step`, and `guards`, a number per device that is NaN where a guard saw something.
-    `variant`: "two-sided" or "jvp"; `epsilon` of the former; `bound` on |g|.
-    """
+    Proposal: `scalar`, `step`, and `guards`, a number per device that is NaN where a guard saw something. `variant`:
+    "two-sided" or "jvp"; `epsilon` of the former; `bound` on |g|."""
 
     variant: str = "two-sided"
     epsilon: float = 1e-3

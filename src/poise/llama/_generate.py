@@ -1,10 +1,8 @@
 """Generation with its weights and its cache sealed: what is damaged is mended before it can reach the text.
 
 Cache rows are verified whenever attention is about to read them. Weights are verified piece by piece between tokens, a
-whole sweep every `sweep` tokens; where a sweep finds damage it is mended and the text goes back to the last token
-that a
-clean sweep stands behind, so the text is that of a clean run. With `sweep=1` nothing damaged is ever read.
-"""
+whole sweep every `sweep` tokens; where a sweep finds damage it is mended and the text goes back to the last token that
+a clean sweep stands behind, so the text is that of a clean run. With `sweep=1` nothing damaged is ever read."""
 
 from __future__ import annotations
 
@@ -46,8 +44,7 @@ class Session:
     - `protect`: seal weights and verify the cache. `sweep`: tokens per sweep over the weights.
 
     Raises `BadInput` for prompts that are empty, too long, or hold numbers outside the vocabulary; `Stopped` for damage
-    beyond repair.
-    """
+    beyond repair."""
 
     def __init__(
         self,

@@ -1,10 +1,8 @@
 """The history of a forward-only run: what moved the weights, 12 bytes a step, and how to walk it again.
 
 A file is a line of JSON and then a record per committed step: its number, the run's seed (uint32 each), and the scalar
-(float32) by which the step's direction was taken. Replaying it onto the weights of step 0 gives the weights of the
-end, bit
-for bit, without a forward pass: piece by piece, on any devices.
-"""
+(float32) by which the step's direction was taken. Replaying it onto the weights of step 0 gives the weights of the end,
+bit for bit, without a forward pass: piece by piece, on any devices."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """The decoder (Touvron et al. 2023; Llama team 2024) as pure functions of a parameter tree (`_names`).
 
 A layer is `x + o(attention(q, k, v of norm(x)))`, then `x + down(silu(gate) * up of norm(x))`. Layers run under one
-scan, so
-that a model of 32 compiles like one of 2. Products run in the parameters' dtype, norms, angles and the loss in float32.
-"""
+scan, so that a model of 32 compiles like one of 2. Products run in the parameters' dtype, norms, angles and the loss in
+float32."""
 
 from __future__ import annotations
 
@@ -27,9 +26,8 @@ Constrain = Callable[[Array], Array]
 
 
 class Seen(NamedTuple):
-    """What one layer's guards saw, by batch row: `bad` values of the residual stream (not finite, or above the
-    limit), and
-    rows of its products that `failed` their check."""
+    """What one layer's guards saw, by batch row: `bad` values of the residual stream (not finite, or above the limit),
+    and rows of its products that `failed` their check."""
 
     bad: Int32[Array, " b"]
     failed: Int32[Array, " b"]
@@ -39,8 +37,7 @@ class Product:
     """The plain matrix products of one layer; `_abft` has a subclass that checks them.
 
     Weights may bring low-rank additions (Hu et al. 2021): `q_a` (rank, in) and `q_b` (out, rank) add `x q_a^T q_b^T` to
-    the product with `q`.
-    """
+    the product with `q`."""
 
     def __init__(self, weights: dict[str, Array]) -> None:
         self.weights = weights
@@ -60,8 +57,7 @@ def multiply(x: Float[Array, "*m k"], w: Float[Array, "n k"], dtype: Any = None)
 
 class Thin(Product):
     """The products of a single token, as sums along the rows of the weights. XLA fuses the cut of a layer out of its
-    stack
-    into a sum, but copies it for a matrix product, and at one token the weights' bytes are all that counts."""
+    stack into a sum, but copies it for a matrix product, and at one token the weights' bytes are all that counts."""
 
     def __call__(self, names: Sequence[str], x: Array) -> list[Array]:
         """As `Product`."""
@@ -138,9 +134,7 @@ def hidden(
     """The last layer's output after the final norm, and what the guards saw, stacked over layers.
 
     `product(weights, item)` makes a layer's products, `each` is a tree of what they need per layer, stacked over
-    layers.
-    `limit` is the gate's on the residual stream. `constrain` says how activations are cut over a mesh.
-    """
+    layers. `limit` is the gate's on the residual stream. `constrain` says how activations are cut over a mesh."""
     dtype = params["embed"].dtype
     x = constrain(params["embed"][tokens])
     positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
@@ -181,8 +175,7 @@ def cross_entropy(
     """Sum over tokens of `-weight log p(target)` in nats, and what `scores` said about its product.
 
     The scores of `chunk` positions at a time are made, forward and backward, never those of all: at 128256 tokens they
-    would outweigh everything else.
-    """
+    would outweigh everything else."""
     b, s, d = x.shape
     n = s // chunk if chunk and s % chunk == 0 else 1
 

@@ -2,8 +2,7 @@
 
 The parameters are a dict: `embed` (vocab, width), `norm` (width), `head` (vocab, width) unless tied, and `layers`, a
 dict of weights stacked over layers, each as in the checkpoint: (layers, out, in). So nothing is transposed between file
-and device, and saving gives back the same bytes.
-"""
+and device, and saving gives back the same bytes."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """Directions that are made again wherever they are needed instead of being kept: a sign for each weight.
 
-The sign of element i of layer l of leaf j in step t is one bit of an integer hash of (seed, t, j, l, i), so any
-device makes
-those of its own piece, in any order, and they fuse into what uses them: no direction ever lies in memory. Signs are the
-classical choice for simultaneous perturbation (Spall 1992); like normal ones they have mean 0 and variance 1.
+The sign of element i of layer l of leaf j in step t is one bit of an integer hash of (seed, t, j, l, i), so any device
+makes those of its own piece, in any order, and they fuse into what uses them: no direction ever lies in memory. Signs
+are the classical choice for simultaneous perturbation (Spall 1992); like normal ones they have mean 0 and variance 1.
 """
 
 from __future__ import annotations

@@ -16,8 +16,7 @@ def frequencies(config: Config) -> np.ndarray:
     """Radians per position of each pair of channels: float32 (head / 2).
 
     Llama 3.1: wavelengths longer than `original / low_freq_factor` are stretched by `factor`, those shorter than
-    `original / high_freq_factor` stay, in between the frequency is interpolated.
-    """
+    `original / high_freq_factor` stay, in between the frequency is interpolated."""
     rope = config.rope
     exponent = np.arange(0, config.head, 2, dtype=np.float32) / np.float32(config.head)
     freq = (1.0 / np.power(np.float32(rope.theta), exponent)).astype(np.float32)

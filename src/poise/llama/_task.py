@@ -217,9 +217,7 @@ class Task:
         """The sum of a part's losses over `total` weights, in nats, and what the guards saw by sequence.
 
         `change(weights, layer)` alters a layer's weights as they are used. `probe`: as `_abft.Probe`, stacked over
-        layers
-        and one for the head.
-        """
+        layers and one for the head."""
         sizes = dict(zip(mesh.axis_names, mesh.devices.shape, strict=True)) if mesh is not None else {}
         spread = sizes.get("data", 1) * sizes.get("fsdp", 1)
         rules = rules_for(sizes.get("tensor", 1), spread, self.remat != "none")
@@ -283,8 +281,8 @@ class Task:
 
     def strike(self, batch: Any, kind: str, slot: int, devices: int, rng: np.random.Generator) -> Any:
         """The batch with a scripted arithmetic fault on the device in `slot`: a "product" whose element has its top
-        exponent
-        bit flipped, in a forward product of one of that device's sequences; or a "gradient" of a weight that is NaN."""
+        exponent bit flipped, in a forward product of one of that device's sequences; or a "gradient" of a weight that
+        is NaN."""
         part = self.sequences // self.accumulate
         sequence = (slot // self.tensor) * part // (devices // self.tensor)
         row = sequence * self.length + int(rng.integers(self.length))
