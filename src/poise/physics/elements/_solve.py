@@ -116,8 +116,8 @@ def distance(system: System, theta: np.ndarray, before: System | None, coarse: n
 def extrapolated(gaps: list[float], size: float) -> float:
     """The relative error of the last solution from the fall of the distances between neighbouring degrees.
 
-    A fall faster than 0.4, the pace of a corner's singularity, is only half believed (geometric mean): the singular part
-    may be about to take over from the smooth one.
+    A fall faster than 0.4, the pace of a corner's singularity, is only half believed (geometric mean): the singular
+    part may be about to take over from the smooth one.
     """
     if not gaps:
         return math.inf
