@@ -114,7 +114,7 @@ class Factorisation:
         """The solution that the triangles hold after `steps` steps."""
         stream, weights, columns = self.stream
         r = np.asarray(state["r"])
-        whole = np.linalg.qr(r.reshape(-1, r.shape[-1]), mode="r") / math.sqrt(self.steps * self.shards)
+        whole = np.asarray(np.linalg.qr(r.reshape(-1, r.shape[-1]), mode="r")) / math.sqrt(self.steps * self.shards)
         nested, _ = stream.solve(whole, columns)
         held = stream.sweep(8, nested[:, -1], weights, thetas=nested)
         estimate, left = estimated(held, weights)

@@ -147,11 +147,11 @@ class Field:
             history.append(math.sqrt(now / chunks))
             r = np.zeros((0, len(flat) + 1))
             for i in range(chunks):
-                r = np.linalg.qr(np.concatenate([r, np.asarray(self.jacobian(i, flat))]), mode="r")
+                r = np.asarray(np.linalg.qr(np.concatenate([r, np.asarray(self.jacobian(i, flat))]), mode="r"))
             scale = np.maximum(np.linalg.norm(r[:, :-1], axis=0), 1e-12)
             for _ in range(6):
                 rows = np.concatenate([r, np.concatenate([np.diag(damp * scale), np.zeros((len(flat), 1))], axis=1)])
-                full = np.linalg.qr(rows, mode="r")
+                full = np.asarray(np.linalg.qr(rows, mode="r"))
                 step = np.linalg.solve(full[:-1, :-1], -full[:-1, -1])
                 new = total(flat + step)
                 if new < now:

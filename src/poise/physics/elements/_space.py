@@ -7,7 +7,7 @@ import itertools
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.spatial import cKDTree
+from scipy.spatial import KDTree
 
 from .._points import kronecker
 from .._shapes import Shape
@@ -46,7 +46,7 @@ class Space:
         """(E, n): the same number for nodes at the same place."""
         flat = self.nodes.reshape(-1, self.dimension)
         scale = np.max(np.abs(flat)) + 1.0
-        tree = cKDTree(flat)
+        tree = KDTree(flat)
         pairs = tree.query_pairs(1e-9 * scale, output_type="ndarray")
         first = np.arange(len(flat))
         while True:  # the smallest index of each cluster, by passing it along
@@ -162,7 +162,7 @@ class Space:
             kept = p[np.asarray(patch.keep(p))]
             points.append(kept)
             names += [patch.name] * len(kept)
-        tree, labels = cKDTree(np.concatenate(points)), np.array(names)
+        tree, labels = KDTree(np.concatenate(points)), np.array(names)
         found: dict[str, list[Face]] = {}
         for (axis, end), (_, outer) in self.sides.items():
             elements = np.flatnonzero(outer)
@@ -205,7 +205,7 @@ def locate(space: Space, points: np.ndarray) -> Places:
     """Elements and reference coordinates of points by Newton's method, the candidates those of the nearest nodes."""
     d = space.dimension
     flat = space.nodes.reshape(-1, d)
-    near = cKDTree(flat).query(points, k=min(24, len(flat)))[1]
+    near = KDTree(flat).query(points, k=min(24, len(flat)))[1]
     candidates = near // space.nodes.shape[1]
     best = np.full(len(points), np.inf)
     element = candidates[:, 0].copy()

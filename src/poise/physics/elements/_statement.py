@@ -55,7 +55,7 @@ def roles(problem: Problem) -> Roles | None:
         second = {a.field.name for a in atoms(node) if any(sum(o) == 2 for o, _ in spatial(a))}
         if len(second) > 1 or (not second and not pressures):
             return None
-        name = second.pop() if second else pressures[0].name
+        name = next(iter(second)) if second else next(p.name for p in pressures)
         if name in equation:
             return None
         equation[name] = node

@@ -49,7 +49,7 @@ class Gridded:
     @functools.cached_property
     def spline(self) -> RectBivariateSpline:
         lines = [np.linspace(lo, hi, size) for lo, hi, size in zip(self.low, self.high, self.values.shape, strict=True)]
-        return RectBivariateSpline(*lines, self.values)
+        return RectBivariateSpline(lines[0], lines[1], self.values)
 
     def pack(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         return {"kind": "gridded", "low": self.low, "high": self.high, "name": self.name}, {"values": self.values}
