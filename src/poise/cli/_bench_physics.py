@@ -138,7 +138,7 @@ def finite_elements(refinements: int) -> tuple[Callable[[np.ndarray], np.ndarray
         return None
     # scikit-fem's L lacks the lower right quadrant; ours lacks the upper right one
     mesh = MeshTri.init_lshaped().refined(refinements)
-    stiffness = BilinearForm(lambda u, v, _: dot(grad(u), grad(v)))
+    stiffness = BilinearForm(lambda u, v, _: dot(grad(u), grad(v)))  # type: ignore[arg-type]
     load = LinearForm(lambda v, _: 1.0 * v)
 
     def run() -> Any:

@@ -123,11 +123,11 @@ class March:
 
 
 def _pair(values: np.ndarray) -> np.ndarray:
-    return np.stack([values.real, values.imag], axis=-1) if np.iscomplexobj(values) else values[..., None]
+    return np.stack([np.real(values), np.imag(values)], axis=-1) if np.iscomplexobj(values) else values[..., None]
 
 
 def _split(values: Any) -> Any:
-    return jnp.stack([values.real, values.imag], axis=-1) if jnp.iscomplexobj(values) else values[..., None]
+    return jnp.stack([np.real(values), np.imag(values)], axis=-1) if jnp.iscomplexobj(values) else values[..., None]
 
 
 def _join(values: Any, complex_: bool) -> Any:
