@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 POISE := $(VENV)/bin/poise
 
-.PHONY: demo test lint clean
+.PHONY: demo test test-oracle golden lint sass clean
 
 demo: $(VENV)/.user
 	$(POISE) demo
@@ -11,14 +11,33 @@ demo: $(VENV)/.user
 test: $(VENV)/.dev
 	$(VENV)/bin/python -m pytest -n 2 --dist loadfile
 
+# Live comparison of the Llama with transformers, in an environment of its own (torch: a CPU build is enough).
+test-oracle: .venv-oracle/.ready
+	.venv-oracle/bin/python -m pytest tests/oracle -p no:cacheprovider
+
+# The values that `make test` compares with; only after a change of tests/llama_models.py.
+golden: .venv-oracle/.ready
+	PYTHONPATH=tests .venv-oracle/bin/python tests/golden/record_llama.py
+
+.venv-oracle/.ready: pyproject.toml
+	$(PYTHON) -m venv .venv-oracle
+	.venv-oracle/bin/python -m pip install --quiet torch transformers
+	.venv-oracle/bin/python -m pip install --quiet -e '.[dev]'
+	touch $@
+
 lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check src tests examples benchmarks validation
 	$(VENV)/bin/pyright --pythonpath $(VENV)/bin/python
 	$(VENV)/bin/lint-imports
 
+# The CUDA kernels' machine code, read without a GPU.
+sass: $(VENV)/.dev
+	$(VENV)/bin/python -m pip install --quiet -r native/requirements-sass.txt
+	$(VENV)/bin/python native/check_sass.py
+
 clean:
-	rm -rf $(VENV) poise-out build
+	rm -rf $(VENV) .venv-oracle poise-out build
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

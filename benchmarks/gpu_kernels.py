@@ -1,8 +1,9 @@
 """One call on a GPU machine: check every kernel on fresh inputs against the CPU kernels, then time them against peers.
 
-    POISE_NATIVE=build/gpu PYTHONPATH=src python benchmarks/gpu_kernels.py [check] [NAME ...]
+    POISE_NATIVE=build/gpu PYTHONPATH=src python benchmarks/gpu_kernels.py [check] [tune] [ideas] [NAME ...]
 
-`build/gpu` holds libpoise_cpu.so, libpoise_cuda.so and gpu_check (see native/README.md). Writes rows as JSON to $OUT.
+`build/gpu` holds libpoise_cpu.so, libpoise_cuda.so, gpu_check, ideas and libbridge.so (see native/README.md).
+Writes rows as JSON to $OUT.
 """
 
 from __future__ import annotations
@@ -145,6 +146,64 @@ def check_records(rng):
             same(f"record update {cell} {n}", *both(run, rows, g), 2e-6)
 
 
+def check_gradient(rng):
+    rule = RULES[1]
+    for n, columns in ((1, 1), (255, 255), (257, 257), (100_000, 250), (100_003, 100_003)):
+        rows = np.abs(rng.normal(size=(n, 8))).astype(np.float32).view(np.uint32).copy()
+        flux = spoil(rng, rng.normal(size=n).astype(np.float32), rule, 3)
+        ends = rng.normal(size=(2, n // columns)).astype(np.float32)
+        for given in (True, False):
+
+            def run(r, f, e, given=given, columns=columns):
+                f = f if given else None
+                halo = (e[0], e[1]) if given else None
+                out, bad = kernels.record_gradient(r, 0.3, rule, flux=f, columns=columns, ends=halo)
+                return ref_adamw.floats(out[:, :4]), out[:, 4:], bad
+
+            same(f"record gradient {n} lines of {columns} {given}", *both(run, rows, flux, ends), 1e-6)
+
+
+def check_burgers(rng):
+    for dtype in (np.float32, np.float64):
+        with jax.enable_x64(dtype is np.float64):
+            for nx, ny in ((1, 1), (3, 17), (17, 128), (64, 129), (301, 130)):
+                shapes = (2, nx, ny), (2, nx, ny), (2, 1, ny), (2, 1, ny), (2, nx, 1), (2, nx, 1), (2,)
+                args = [rng.normal(size=s).astype(dtype) for s in shapes]
+
+                def run(*a):
+                    return kernels.burgers_stage(*a, h=0.01, nu=1e-3, weights=(0.5, 0.25, 1e-3))
+
+                tolerance = 1e-5 if dtype is np.float32 else 1e-13
+                same(f"burgers stage {nx} x {ny} {dtype.__name__}", *both(run, *args), tolerance)
+
+
+def bridge():
+    """A pass over 16 MiB: as an FFI call inside a graph, and as a host call outside it with a synchronisation."""
+    import ctypes
+
+    library = ctypes.CDLL(str(Path(os.environ["POISE_NATIVE"]) / "libbridge.so"))
+    x, n, calls = _bench.noise((1 << 22,)), 1 << 22, 50
+    rows = jax.lax.bitcast_convert_type(x.reshape(-1, 8), jnp.uint32)
+
+    @jax.jit
+    def inside(r):
+        for _ in range(calls):
+            r = kernels.pack(kernels.unpack(r))
+        return r
+
+    y = jnp.zeros_like(x)
+    a, b = (ctypes.c_void_p(v.unsafe_buffer_pointer()) for v in (x, y))
+
+    def outside():
+        for _ in range(2 * calls):
+            jax.block_until_ready(x)
+            assert library.poise_bridge_scale(a, b, ctypes.c_int64(n)) == 0
+        return y
+
+    for name, f in (("FFI, 100 calls in a graph", lambda: inside(rows)), ("host calls, synchronised", outside)):
+        print(f"bridge  {name:28} {_bench.seconds(f) / (2 * calls) * 1e6:.1f} us a call", flush=True)
+
+
 def graphs():
     """Under CUDA graphs (the caller sets XLA_FLAGS to GRAPHS): the same results, run after run."""
     rng = np.random.default_rng()
@@ -169,9 +228,10 @@ def tune():
 
     copy = _bench.copy_bandwidth()
     print(f"copy {copy / 1e12:.3f} TB/s", flush=True)
-    jobs = [((8192, 8192), jnp.float32, t, h) for t in (6, 8, 10) for h in (0, 128)]
-    jobs += [((2048, 2048), jnp.float32, t, h) for t in (6, 8, 10) for h in (0, 128)]
-    jobs += [((8192, 8192), jnp.float64, t, h) for t in (4, 6, 8) for h in (0, 64)]
+    jobs = [((8192, 8192), jnp.float32, t, h) for t, h in ((8, 64), (8, 128), (12, 128))]
+    small = (7, 128), (8, 64), (12, 64), (12, 128), (15, 64), (16, 128)
+    jobs += [((2048, 2048), jnp.float32, t, h) for t, h in small]
+    jobs += [((8192, 8192), jnp.float64, t, h) for t in (6, 8) for h in (32, 64)]
     jobs += [((512, 512, 512), jnp.float32, t, 0) for t in (2, 3, 4)]
     for shape, dtype, steps, height in jobs:
         _stencil.TILE_2D = (height, 0)
@@ -204,7 +264,7 @@ def main() -> int:
         return 0
     if "check" in names or not names:
         rng = np.random.default_rng()
-        for check in (check_words, check_adamw, check_records, check_stencils):
+        for check in (check_words, check_adamw, check_records, check_gradient, check_burgers, check_stencils):
             try:
                 check(rng)
             except Exception:
@@ -226,11 +286,15 @@ def main() -> int:
         print(f"-- sanitizers {time.time() - start:.0f} s", flush=True)
     if "tune" in names:
         tune()
+    if "ideas" in names:
+        subprocess.run([str(Path(os.environ["POISE_NATIVE"]) / "ideas")], check=True)
+        bridge()
     rows = []
-    for name in [n for n in names if n not in ("check", "tune")] or [
+    for name in [n for n in names if n not in ("check", "tune", "ideas")] or [
         "stencil2d",
         "stencil3d",
         "adamw",
+        "burgers",
         "gate-scan",
         "record",
         "seal",

@@ -35,6 +35,7 @@ FAULTS = st.builds(
 BY_TYPE = {
     "str": TEXT, "int": NUMBER, "float": SECONDS, "bool": st.booleans(), "tuple[int, ...]": IDS, "Fault": FAULTS,
     "Action": st.sampled_from(Action), "dict[str, int]": st.dictionaries(TEXT, NUMBER, max_size=3),
+    "dict[str, float]": st.dictionaries(TEXT, SECONDS, max_size=3),
 }  # fmt: skip
 
 

@@ -16,8 +16,8 @@ ROOT = Path(__file__).parents[1]
 
 EXPORTED = {
     "BadInput", "Code", "Exhausted", "Gate", "Health", "Keeper", "Limits", "Missing", "Options", "Placement",
-    "PoiseError", "Pool", "Scrub", "SealReport", "Sealed", "Stopped", "Traits", "Workload", "keep", "repair", "scrub",
-    "seal", "verify",
+    "PoiseError", "Pool", "Scrub", "SealReport", "Sealed", "Stopped", "Traits", "Workload", "include_dir", "keep",
+    "repair", "scrub", "seal", "verify",
 }  # fmt: skip
 
 
@@ -31,8 +31,8 @@ def run(code: str, cwd: Path = ROOT, **env: str) -> str:
 
 
 def test_the_export_list() -> None:
-    modules = {"cli", "control", "devices", "errors", "events", "faults", "gate", "keeper", "kernels", "optim",
-               "physics", "seal"}  # fmt: skip
+    modules = {"cli", "control", "devices", "errors", "events", "faults", "gate", "keeper", "kernels", "llama",
+               "memory", "optim", "physics", "seal"}  # fmt: skip
     assert {n for n in vars(poise) if not n.startswith("_")} - (modules - EXPORTED) == EXPORTED
     assert all(getattr(poise, name).__doc__ for name in EXPORTED)
 
@@ -47,7 +47,7 @@ def test_importing_changes_nothing_and_starts_nothing() -> None:
     assert run(code) == "light\n"
 
 
-@pytest.mark.parametrize("name", ["bare", "equinox_mlp", "seal_anything", "my_workload"])
+@pytest.mark.parametrize("name", ["bare", "equinox_mlp", "seal_anything", "my_workload", "records"])
 def test_the_examples_run(name: str, tmp_path: Path) -> None:
     said = run((ROOT / "examples" / f"{name}.py").read_text(), tmp_path)
     assert said.strip()
@@ -68,7 +68,7 @@ def test_links_in_the_documentation_lead_somewhere() -> None:
 
 
 def test_commands_in_the_documentation_exist() -> None:
-    known = {"demo", "run", "plan", "status", "doctor", "bench", "solve", "tasks"}
+    known = {"demo", "generate", "run", "stream", "plan", "serve", "status", "doctor", "bench", "solve", "tasks"}
     for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
         for command in re.findall(r"`poise ([a-z]+)", page.read_text()):
             assert command in known, f"{page.name}: poise {command}"

@@ -94,7 +94,7 @@ const Table& POISE_JOIN(table_, POISE_ISA)() {
   static const Table table{POISE_TEXT(POISE_ISA), seal,         seal_counting, check,           repair,
                            adamw,                 scan<float>, scan<double>,  stencil2<float>, stencil2<double>,
                            burgers<float>,        burgers<double>,
-                           repack<true>,          repack<false>, update<kPim>, update<kPinn>};
+                           repack<true>,          repack<false>, update<kPim>, update<kPinn>, record_gradient};
   return table;
 }
 

@@ -3,7 +3,7 @@
 #pragma once
 #include <cstdint>
 
-#include "poise/gate.h"
+#include "poise/record.h"
 
 namespace poise {
 
@@ -64,6 +64,7 @@ struct Table {
   void (*unpack)(const uint32_t* in, uint32_t* out, int64_t n, int64_t a, int64_t b);
   void (*update_pim)(uint32_t* rows, const float* g, const float* hyper, const Gate<float>&, int64_t a, int64_t b, int64_t found[2]);
   void (*update_pinn)(uint32_t* rows, const float* g, const float* hyper, const Gate<float>&, int64_t a, int64_t b, int64_t found[2]);
+  void (*gradient)(const GradientArgs&, const Gate<float>&, int64_t a, int64_t b, int64_t found[2]);
 };
 
 const Table& table_base();

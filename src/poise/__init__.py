@@ -20,6 +20,7 @@ from .keeper import Code as Code
 from .keeper import Options as Options
 from .keeper import Traits as Traits
 from .keeper import Workload as Workload
+from .memory import include_dir as include_dir
 from .seal import Scrub as Scrub
 from .seal import Sealed as Sealed
 from .seal import SealReport as SealReport

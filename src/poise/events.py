@@ -22,6 +22,9 @@ class Action(Enum):
     SWAP = "swap"
     ROLLBACK = "rollback"
     STOP = "stop"
+    PAUSE = "pause"
+    RESUME = "resume"
+    SHRINK = "shrink"
 
 
 @dataclass(frozen=True)
@@ -94,13 +97,18 @@ class Noticed(Event):
 
 @dataclass(frozen=True)
 class Mended(Event):
-    """The run is right again: the state is that of `step` + 1."""
+    """The run is right again: the state is that of `step` + 1.
+
+    `phases` are seconds by part: `notice` (from the dispatch of the step that showed it), `decide`, `rebuild`, `swap`,
+    `first_step` (until the step is committed). `seconds` counts from when it was noticed.
+    """
 
     fault: Fault
     action: Action
     seconds: float
     compiles: int
     replayed: int
+    phases: dict[str, float] = field(default_factory=dict[str, float])
 
 
 @dataclass(frozen=True)
@@ -196,6 +204,28 @@ class Survivable(Event):
 
 
 @dataclass(frozen=True)
+class SensorsChanged(Event):
+    """At frame `step` sensors of one axis became `kind`. `marker` is -99.0 while they are masked, 1.0 once they are
+    healthy again; `sectors` are their records."""
+
+    step: int
+    axis: str
+    kind: str
+    sectors: tuple[int, ...]
+    marker: float
+
+
+@dataclass(frozen=True)
+class ProducerNoticed(Event):
+    """The producer of a stream `stalled`, `resumed`, `died`, `restarted`, `closed` or published a `torn` frame; `step`
+    is the newest frame that it had published."""
+
+    step: int
+    kind: str
+    sentence: str
+
+
+@dataclass(frozen=True)
 class RunStopped(Event):
     """The run ended before its last step; `resume` is a directory to resume from, or empty."""
 
@@ -212,11 +242,74 @@ class RunFinished(Event):
     fingerprint: str
 
 
+@dataclass(frozen=True)
+class Protected(Event):
+    """What guards the run: bytes of the state, bytes of marks, parity and guards, the source of a lost shard."""
+
+    state_bytes: int
+    spare_bytes: int
+    source: str
+
+
+@dataclass(frozen=True)
+class Reported(Event):
+    """Something that a source outside the loop saw or asks for; (`source`, `seq`) names it once and for all.
+
+    `what` is one of `xid ecc_single ecc_double remapped retired throttle recovery lost` (hardware), `drain pause
+    resume acknowledge` (a person: `who` and `why`), or a word of the source's own, which is journaled and shown.
+    `number` is an XID, a count, or -1; `device_id` is -1 where no device is meant.
+    """
+
+    source: str
+    seq: int
+    what: str
+    device_id: int = -1
+    number: int = -1
+    detail: str = ""
+    who: str = ""
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Ordered(Event):
+    """The governor wants something done, and has put `spare` aside for it (-1: none is needed).
+
+    `order` is its name: whoever carries it out does so once, however often it is told. `cause` is `source/seq` of the
+    report behind it.
+    """
+
+    order: str
+    action: Action
+    reason: str
+    device_id: int = -1
+    slot: int = -1
+    spare: int = -1
+    cause: str = ""
+
+
+@dataclass(frozen=True)
+class Done(Event):
+    """An order was carried out, or could not be."""
+
+    order: str
+    ok: bool
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Paged(Event):
+    """A person is needed; `page` is its name, and an `acknowledge` report with it in `detail` takes it off the list."""
+
+    page: str
+    reason: str
+
+
 KINDS: dict[str, type[Event]] = {
     c.__name__: c
     for c in (
         RunStarted, Progress, Noticed, Mended, DeviceChanged, Swapped, Dropped, Warmed, SnapshotKept, SnapshotRefused,
-        ProcessStarted, ProcessLost, Survivable, RunStopped, RunFinished,
+        SensorsChanged, ProducerNoticed, RunStopped, RunFinished, Protected, Reported, Ordered, Done, Paged,
+        ProcessStarted, ProcessLost, Survivable,
     )
 }  # fmt: skip
 

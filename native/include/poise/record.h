@@ -51,4 +51,18 @@ POISE_HD bool update_record(Record& row, float g, const RecordHyper& h, const Ga
   return bad;
 }
 
+// The gradient over a raw flux: u = (east - west) * factor along lines of `columns` cells. A cell whose own value or one of
+// whose neighbours is bad gets kBrokenU and status kBrokenStatus. Beyond a line's ends lie `west` and `east` (one value a
+// line) or, where they are null, the end's own value.
+constexpr float kBrokenU = -99.0f;
+constexpr uint32_t kBrokenStatus = 2;
+
+struct GradientArgs {
+  uint32_t* rows;      // PINN cells, changed in place
+  const float* flux;   // null: the rows' own w
+  const float *west, *east;
+  int64_t n, columns;
+  float factor;
+};
+
 }  // namespace poise

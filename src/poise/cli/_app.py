@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import App, CycloptsError, Parameter
 
 from .. import __version__
-from ..errors import PoiseError
+from ..errors import BadInput, PoiseError
 
 app = App(
     name="poise",
@@ -22,6 +22,8 @@ Json = Annotated[
     # Without the hyphen allowed, a lone "-" is taken for an option and not for the value.
     Parameter(help="Write the report as JSON to this file; '-' for standard output.", allow_leading_hyphen=True),
 ]
+Serve = Annotated[bool, Parameter(help="Show the run on a page of this machine (extra: serve).", negative="")]
+Port = Annotated[int, Parameter(help="Port of the page; 0 takes a free one.")]
 Out = Annotated[Path | None, Parameter(help="Directory for the journal, snapshots and the report.")]
 
 
@@ -41,17 +43,32 @@ def run_command(tokens: list[str]) -> int:
 
 
 @app.command
-def demo(*, out: Path = Path("poise-out"), json: Json = None) -> int:
+def demo(
+    what: str = "burgers2d",
+    *,
+    out: Path = Path("poise-out"),
+    serve: Serve = False,
+    port: Port = 8765,
+    json: Json = None,
+) -> int:
     """Run burgers2d on this machine's devices, clean and with scripted faults, and show that both end alike.
 
     Parameters
     ----------
+    what
+        burgers2d, or llama: a small language model is trained and continues a text.
     out
         Directory for report.json, the journal run.db, the picture demo.png and snapshots.
     """
+    if what == "llama":
+        from ._demo_llama import demo as llama
+
+        return llama(out, json)
+    if what != "burgers2d":
+        raise BadInput(f"There is no demo {what!r}; accepted are burgers2d and llama.")
     from ._demo import demo as command
 
-    return command(out, json)
+    return command(out, serve, port, json)
 
 
 @app.command
@@ -67,6 +84,12 @@ def run(
         bool | None, Parameter(help="Run the job clean as well and compare. Default: with --faults or --resume.")
     ] = None,
     overhead: Annotated[bool, Parameter(help="Measure the cost of keeping against an unguarded run.")] = False,
+    serve: Serve = False,
+    port: Port = 8765,
+    govern: Annotated[
+        bool,
+        Parameter(help="Take orders and watch the hardware, without a page of its own (extra: serve).", negative=""),
+    ] = False,
     json: Json = None,
 ) -> int:
     """Run a job, kept.
@@ -78,7 +101,35 @@ def run(
     """
     from ._run import run as command
 
-    return command(job, faults, out, resume, active, spares, compare, overhead, json)
+    return command(job, faults, out, resume, active, spares, compare, overhead, serve, port, govern, json)
+
+
+@app.command
+def stream(
+    job: str = "stream",
+    *,
+    source: Annotated[
+        str | None, Parameter(help="A live stream's name or path, a recorded .npz, or 'example'; instead of the job's.")
+    ] = None,
+    records: Annotated[int | None, Parameter(help="Records per frame of the example, instead of the job's.")] = None,
+    rate: Annotated[float | None, Parameter(help="Frames per second of the example, instead of the job's.")] = None,
+    seconds: Annotated[float | None, Parameter(help="How long to follow, instead of the job's.")] = None,
+    out: Annotated[
+        Path | None, Parameter(help="Directory for report.json, the journal run.db, estimate.npz and stream.png.")
+    ] = None,
+    json: Json = None,
+) -> int:
+    """Follow live records: relax the field, contain what is broken, name the sensors that fail.
+
+    Parameters
+    ----------
+    job
+        A job file (TOML) with workload = "stream". Default: the packaged one, which builds and starts the example
+        producer (a C++ compiler is needed) for ten seconds.
+    """
+    from ._stream import stream as command
+
+    return command(job, source, records, rate, seconds, out, json)
 
 
 @app.command
@@ -153,8 +204,13 @@ def plan(
 
 
 @app.command
-def status(journal: Path, *, json: Json = None) -> int:
-    """Say what happened in a run.
+def status(
+    journal: Path,
+    *,
+    watch: Annotated[bool, Parameter(help="Follow the run until it ends (extra: serve).", negative="")] = False,
+    json: Json = None,
+) -> int:
+    """Say how a run is and what happened in it.
 
     Parameters
     ----------
@@ -163,7 +219,33 @@ def status(journal: Path, *, json: Json = None) -> int:
     """
     from ._status import status as command
 
-    return command(journal, json)
+    return command(journal, watch, json)
+
+
+@app.command
+def serve(
+    journal: Path,
+    *,
+    port: Port = 8765,
+    host: Annotated[
+        str, Parameter(help="Address to bind to; from another than this machine's own, reading needs the token too.")
+    ] = "127.0.0.1",
+    token_file: Annotated[
+        Path | None, Parameter(help="File that holds the token for actions; left out: a new one, printed.")
+    ] = None,
+    run: Annotated[int | None, Parameter(help="An earlier run of the journal, instead of the newest.")] = None,
+    until_closed: Annotated[bool, Parameter(show=False, negative="")] = False,
+) -> int:
+    """Show a run on a live page, with /metrics for Prometheus and /api/v1 as JSON. Ends with Ctrl-C.
+
+    Parameters
+    ----------
+    journal
+        A run's journal, such as poise-out/run.db; the run may go on, or be over.
+    """
+    from ._serve import serve as command
+
+    return command(journal, port, host, token_file, run, until_closed)
 
 
 @app.command
@@ -181,7 +263,8 @@ def bench(*names: str, json: Json = None) -> int:
     Parameters
     ----------
     names
-        Which ones: stencil2d, stencil3d, adamw-sealed, gate-scan, record-update, pack, unpack, seal, kept; all if none.
+        Which ones: stencil2d, stencil3d, adamw-sealed, gate-scan, record-update, pack, unpack, seal, kept,
+        memory, physics; all of these if none; and llama8b, which takes minutes and a GPU.
     """
     from ._measure import bench as command
 
@@ -208,6 +291,48 @@ def solve(
     from ._measure import solve as command
 
     return command(task, tol, points, plot, json)
+
+
+@app.command
+def generate(
+    directory: Path,
+    prompt: str,
+    *,
+    tokens: int = 64,
+    temperature: float = 0.0,
+    top_p: float = 1.0,
+    seed: int = 0,
+    sweep: int = 16,
+    protect: bool = True,
+    dtype: str | None = None,
+    json: Json = None,
+) -> int:
+    """Continue a text with a Llama whose weights and cache are sealed.
+
+    Parameters
+    ----------
+    directory
+        A checkpoint: config.json, safetensors, tokenizer.json (or none, for a model over bytes).
+    prompt
+        The text to continue.
+    tokens
+        How many tokens to add at most.
+    temperature
+        0 takes the likeliest token each time.
+    top_p
+        Draw from the likeliest tokens that together have this probability.
+    seed
+        Of the draws: the same one gives the same text.
+    sweep
+        Tokens per sweep over the weights; 1 verifies all of them before every token.
+    protect
+        Seal weights and cache.
+    dtype
+        bfloat16 or float32, instead of the checkpoint's own.
+    """
+    from ._generate import generate as command
+
+    return command(directory, prompt, tokens, temperature, top_p, seed, sweep, protect, dtype, json)
 
 
 @app.command

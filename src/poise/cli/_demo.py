@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from ._platform import cpu_devices, pool
 from ._progress import Live
 from ._report import fault_table, kept_promises, report, summary
 from ._run import load_faults
+from ._serve import served
 
 LARGE = 1024
 """Nodes per side of the run that the overhead is measured on."""
@@ -33,11 +35,13 @@ def fitted(script: list[ScriptedFault], active: int, spares: int) -> list[Script
     return [f for i, f in enumerate(kept) if f not in kept[:i]]
 
 
-def demo(out: Path, json: str | None) -> int:
-    """Run it; the exit status is 1 if a promise was broken."""
+def demo(out: Path, serve: bool, port: int, json: str | None) -> int:
+    """Run it; the exit status is 1 if a promise was broken. With a page, and on virtual devices, there is one more
+    spare: for whoever tries out a drain."""
     check_json(json)
     where = out_directory(out)
     job = load_job("burgers2d")
+    job = replace(job, spares=(job.spares or 2) + serve)
     cpu_devices((job.active or 4) + (job.spares or 2))
     import jax
 
@@ -48,7 +52,7 @@ def demo(out: Path, json: str | None) -> int:
     job = replace(job, limits=replace(job.limits, memory_faults=len(script)))
     show = console(json)
     events: list = []
-    with Live() as live:
+    with Live() as live, served(where / "run.db", port) if serve else nullcontext():
         known: dict[int, str] = {}
         steps = workload.steps  # type: ignore[attr-defined]
         clean = kept_run(
@@ -56,7 +60,7 @@ def demo(out: Path, json: str | None) -> int:
         )
         struck = kept_run(
             job, workload, devices, journal=where / "run.db", snapshots=where / "snapshots", script=script, clean=known,
-            listen=[events.append, live.run("with faults", steps)],
+            listen=[events.append, live.run("with faults", steps)], governed=serve,
         )  # fmt: skip
         if struck.stopped is not None:
             raise struck.stopped

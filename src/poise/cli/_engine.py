@@ -52,31 +52,41 @@ def kept_run(
     clean: dict[int, str] | None = None,
     watch: Iterable[int] = (),
     listen: Iterable[Listener] = (),
+    governed: bool = False,
+    each: Callable[[int, Any], None] | None = None,
 ) -> Outcome:
     """Keep `workload` to its end. With a `script`, strike it; `clean` says fingerprints by step, and `watch` fills
-    it."""
+    it. `each` hears the metrics of every step in order, a few steps later."""
     script, watch = list(script), set(watch)
     known = {} if clean is None else clean
     options = replace(job.options, directory=snapshots)
     last = steps_of(workload) if steps is None else steps
     t0 = time.perf_counter()
     keeper = Keeper(
-        workload, pool, journal=journal, limits=job.limits, options=options, resume=resume, listen=list(listen)
-    )
+        workload, pool, journal=journal, limits=job.limits, options=options, resume=resume, listen=list(listen),
+        governed=governed,
+    )  # fmt: skip
     out = Outcome(last, warm_seconds=time.perf_counter() - t0)
     with keeper:
         injector = Injector(keeper.loop, script, known.get)
         keeper.listeners.append(injector.hear)
+        heard: deque[tuple[int, Any]] = deque(maxlen=None if each is not None else 0)
         t0, c0 = time.perf_counter(), compiles()
         try:
             for index in range(keeper.settled, last):
                 if index in watch:
                     keeper.flush()
                     known[index] = keeper.fingerprint()
+                injector.follow(keeper.loop)
                 injector.before(index)
-                keeper.step(injector.batch(index))
+                heard.append((index, keeper.step(injector.batch(index))))
                 injector.after(index)
+                # Looking at metrics waits for their step; those behind the ones in flight are there.
+                while each is not None and len(heard) > job.options.depth + 1:
+                    each(*heard.popleft())
             keeper.flush()
+            while each is not None and heard:
+                each(*heard.popleft())
         except Stopped as stopped:
             out.stopped = stopped
         out.seconds, out.compiles = time.perf_counter() - t0, compiles() - c0
@@ -113,11 +123,16 @@ class Unguarded:
         self.form = Form.of(state, workload.state_specs(), dict(self.placement.axes), workload.traits.heal)
         self.builder = Builder(workload, self.form, workload.batch(0))
         mesh = self.placement.mesh
+        commit = workload.commit
+        if workload.traits.in_place:  # it may ask which device it is on
+            specs = workload.state_specs()
+            ins = (specs, workload.proposal_specs())
+            commit = jax.shard_map(commit, mesh=mesh, in_specs=ins, out_specs=specs, check_vma=False)
 
         def step(leaves: Any, batch: Any) -> Any:
             state = self.form.unflatten(leaves)
             proposal, metrics = workload.propose(mesh, state, batch)
-            return self.form.flatten(workload.commit(state, proposal)), metrics
+            return self.form.flatten(commit(state, proposal)), metrics
 
         self._step = jax.jit(step, donate_argnums=0)
 

@@ -16,7 +16,7 @@ from ..control import Limits
 from ..errors import BadInput, BadJob
 from ..keeper import Options
 
-WORKLOADS = {"burgers2d": "poise.physics.grid:Burgers2d"}
+WORKLOADS = {"burgers2d": "poise.physics.grid:Burgers2d", "llama": "poise.llama:workload"}
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,15 @@ class Job:
 
     def make(self) -> Any:
         """The workload (`keeper.Workload`). Raises `BadInput` for parameters that it does not take."""
+        if self.workload == "stream":
+            raise BadJob("A stream is followed with poise stream or poise run; it has no state to keep or plan.")
         target = WORKLOADS.get(self.workload, self.workload)
         made: Any = _import(target)
         if isinstance(made, type) or (callable(made) and not hasattr(made, "propose")):
             try:
                 known = inspect.signature(made).parameters
-                unknown = sorted(set(self.params) - set(known))
+                anything = any(p.kind is p.VAR_KEYWORD for p in known.values())  # then it refuses unknown ones itself
+                unknown = [] if anything else sorted(set(self.params) - set(known))
                 if unknown:
                     raise BadJob(f"{self.workload} has no parameters {unknown}; accepted are {', '.join(known)}.")
                 made = made(**self.params)
@@ -117,7 +120,7 @@ def load_job(job: str) -> Job:
         raise BadJob(f'{source} must say which workload, such as workload = "burgers2d".')
     devices = _table(data, "devices", source, {"active": (int,), "spares": (int,)})
     kept = _table(data, "keeper", source, {"depth": (int,), "every": (int,), "source": (str,), "fused": (bool,)})
-    policy = _table(data, "policy", source, {f.name: (int,) for f in fields(Limits)})
+    policy = _table(data, "policy", source, {f.name: (type(f.default),) for f in fields(Limits)})
     params = data.get("params", {})
     if not isinstance(params, dict):
         raise BadJob(f"{source}: params must be a table.")

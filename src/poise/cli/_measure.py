@@ -12,7 +12,13 @@ from . import _solve
 from ._output import check_json, console, write_json
 from ._platform import cpu_devices
 
-BENCHES = ("stencil2d", "stencil3d", "adamw-sealed", "gate-scan", "record-update", "pack", "unpack", "seal", "kept")
+BENCHES = (
+    *("stencil2d", "stencil3d", "adamw-sealed", "gate-scan", "record-update", "record-gradient", "pack"),
+    *("unpack", "burgers-stage", "seal", "kept"),
+    *("memory", "physics", "llama8b"),
+)
+OTHERS = ("kept", "memory", "physics", "llama8b")
+"""Those that are no kernels."""
 
 
 def bench(names: tuple[str, ...], json: str | None) -> int:
@@ -23,27 +29,43 @@ def bench(names: tuple[str, ...], json: str | None) -> int:
         raise BadInput(f"There is no benchmark {unknown[0]!r}; accepted are {', '.join(BENCHES)}.")
     cpu_devices(4)
     rows: list[dict] = []
-    if names != ("kept",):
+    kernel_names = tuple(n for n in names if n not in OTHERS)
+    if kernel_names or not names:
         from ..kernels._bench import bench as kernels
 
-        rows += [dict(row) for row in kernels(names)]
+        rows += [dict(row) for row in kernels(kernel_names)]
     if not names or any("kept" in n for n in names):
         from ._bench_kept import kept
 
         rows += kept()
+    if not names or "memory" in names:
+        from ._bench_physics import memory
+
+        rows += memory()
+    if not names or "physics" in names:
+        from ._bench_physics import physics
+
+        rows += physics()
+    if any(n == "llama8b" for n in names):  # minutes long, so only if it is asked for
+        from ._bench_llama_rows import rows as llama
+
+        rows += llama()
     write_json(rows, json)
     table = Table("what", "shape", "ours, ms", "peer", "peer, ms", "ratio", "of ceiling", box=SIMPLE)
     for row in rows:
         shape = " x ".join(str(n) for n in row["shape"])
         ceiling = "-" if row["of_ceiling"] is None else f"{row['of_ceiling']:.2f}"
         table.add_row(
-            row["name"], shape, f"{1e3 * row['ours_s']:.3f}", row["peer"], f"{1e3 * row['peer_s']:.3f}",
+            row["name"], shape, f"{1e3 * row['ours_s']:.3f}", row["peer"],
+            "-" if row["peer_s"] is None else f"{1e3 * row['peer_s']:.3f}",
             f"{row['ratio']:.2f}", ceiling,
         )  # fmt: skip
     show = console(json)
     show.print(table)
     if rows:
-        show.print(f"{rows[0]['device']}; ratio = peer's time / our time, above 1 we win")
+        show.print(
+            f"{rows[0]['device']}; ratio = peer's time / our time, above 1 we win (memory: of XLA's temporaries)"
+        )
     return 0
 
 

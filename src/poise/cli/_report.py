@@ -111,6 +111,12 @@ def summary(console: Console, said: dict[str, Any]) -> None:
             f"kept / unguarded time: {said['overhead_ratio']:.3f} "
             f"({said['overhead_steps']} steps, {said['overhead_snapshots']} snapshots)"
         )
+    if said.get("held_out_loss") is not None:
+        console.print(
+            f"loss {said['losses'][0]:.3f} -> {said['losses'][-1]:.3f}, held out {said['held_out_loss']:.3f} nats a "
+            f"token; matrix products checked: {said['products']['mode']}",
+            soft_wrap=True,
+        )
     if said.get("stopped"):
         console.print(f"[red]stopped:[/red] {said['stopped']}")
 

@@ -21,10 +21,12 @@ from ..keeper._stage import choose_source
 from ..seal._plan import named_leaves
 from ._engine import kept_run, measure_overhead, steps_of
 from ._job import Job, load_job, packaged
+from ._observe import Observer
 from ._output import check_json, console, dump, out_directory, write_json
 from ._platform import cpu_devices, pool, wanted
 from ._progress import Live
 from ._report import fault_table, report, summary
+from ._serve import served
 
 
 def load_faults(faults: str | None) -> list[ScriptedFault]:
@@ -76,11 +78,23 @@ def run(
     spares: int | None,
     compare: bool | None,
     overhead: bool,
+    serve: bool,
+    port: int,
+    govern: bool,
     json: str | None,
 ) -> int:
     """Run a job; the exit status is 3 if it stopped beyond the promise."""
     check_json(json)
-    spec = load_job(job).with_devices(active, spares)
+    spec = load_job(job)
+    if spec.workload == "stream":
+        if faults or resume or active is not None or spares is not None or compare or overhead or serve or govern:
+            raise BadInput("A stream has no fault script, resume, spares or page; accepted are --out and --json.")
+        from ._stream import stream
+
+        return stream(job, None, None, None, None, out, json)
+    if (serve or govern) and out is None:
+        raise BadInput("A page and a governor need the run's journal; say where with --out.")
+    spec = spec.with_devices(active, spares)
     script = load_faults(faults)
     snapshots_from, then = resume_directory(resume)
     compare = bool(script or resume) if compare is None else compare
@@ -97,8 +111,11 @@ def run(
     workload.axes(len(before.active))
     where = None if out is None else out_directory(out)
     show = console(json)
+    observer = Observer(workload, where, 0 if snapshots_from is None else 1)
     with ExitStack() as stack:
         live = stack.enter_context(Live())
+        if serve and where is not None:
+            stack.enter_context(served(where / "run.db", port))
         clean, known = None, {}
         if compare:
             listener = live.run("clean", steps)
@@ -108,6 +125,8 @@ def run(
                 spec, workload, devices, journal=None if where is None else where / "run.db",
                 snapshots=None if where is None else where / "snapshots", resume=snapshots_from,
                 script=script, clean=known if compare else None, listen=[live.run(workload.name, steps)],
+                governed=serve or govern,
+                each=observer,
             )  # fmt: skip
         except KeyboardInterrupt:
             if where is not None:
@@ -117,6 +136,7 @@ def run(
     said = report(workload, devices, outcome, clean, cost)
     if then is not None:
         said["resumed"] = {"devices_then": then, "devices_now": len(devices.active)}
+    said |= observer.said(outcome)
     if outcome.stopped is not None and outcome.stopped.resume is not None:
         said["resume"] = str(out)
     if where is not None:

@@ -1,92 +1,93 @@
-"""`poise status`: what happened in a run, from its journal."""
+"""`poise status`: how a run is and what happened in it, from its journal; the verdict is the page's own."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+import time
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
-from ..control import read_journal, replay
+from ..control._changes import Changes
+from ..control._incident import Incident
+from ..control._read import Reader
+from ..control._verdict import report, seconds
 from ..errors import BadInput
-from ..events import Event, Mended, Noticed, Swapped, to_dict
 from ._output import check_json, console, write_json
 
+COLOURS = {"well": "green", "finished": "green", "mending": "yellow", "paused": "yellow", "degraded": "yellow"}
+"""Of the verdict; the others are red."""
 
-def status(journal: Path, json: str | None) -> int:
-    """Print the newest run's registry and incidents."""
+LATE = 5.0
+"""Seconds after which a watched run is looked at without having been told, so that its silence shows."""
+
+
+def status(journal: Path, watch: bool, json: str | None) -> int:
+    """Print the newest run's verdict, registry and incidents; with `watch`, go on until the run ends."""
     check_json(json)
-    runs: dict[int, list[Event]] = defaultdict(list)
-    for number, event in read_journal(journal):
-        runs[number].append(event)
-    if not runs:
+    reader = Reader(journal)
+    if not reader.summary.last:
         raise BadInput(f"The journal {journal} holds no events yet.")
-    last = max(runs)
-    events = runs[last]
-    registry = replay(events)
-    ok, why = registry.survivable
-    said: dict[str, Any] = {
-        "journal": str(journal),
-        "run": last,
-        "runs": len(runs),
-        "job": registry.job,
-        "status": registry.status,
-        "step": registry.step,
-        "registry": {
-            "devices": {str(d): s.value for d, s in registry.devices.items()},
-            "slots": list(registry.slots),
-            "spares": list(registry.spares),
-            "routes": {str(a): b for a, b in registry.routes.items()},
-            "memory_faults": {str(d): n for d, n in registry.faults.items()},
-        },
-        "noticed": registry.noticed,
-        "mended": registry.mended,
-        "dropped": registry.dropped,
-        "next_failure_survivable": ok,
-        "why": why,
-        "incidents": incidents(events),
-    }
-    write_json(said, json)
     show = console(json)
-    show.print(f"{registry.job}: {registry.status} at step {registry.step} (run {last} of {len(runs)} in {journal})")
-    show.print(f"next failure survivable: {'yes' if ok else 'no'}, {why}")
-    devices = Table("device", "state", "slot", "replaced by", "memory faults", title="Devices", title_justify="left")
-    for device, state in sorted(registry.devices.items()):
-        slot = registry.slots.index(device) if device in registry.slots else None
-        devices.add_row(
-            str(device), state.value, "-" if slot is None else str(slot), str(registry.routes.get(device, "-")),
-            str(registry.faults.get(device, 0)),
-        )  # fmt: skip
-    show.print(devices)
-    if said["incidents"]:
-        table = Table("at", "step", "what", "where", "action", "seconds", title="Incidents", title_justify="left")
-        for i in said["incidents"]:
-            at = datetime.fromtimestamp(i["at"]).strftime("%H:%M:%S")
-            seconds = "open" if i["seconds"] is None else f"{i['seconds']:.4f}"
-            table.add_row(at, str(i["step"]), i["kind"], i["where"], i["action"], seconds)
-        show.print(table)
+    if watch:
+        _follow(reader, show)
+    said = _said(reader)
+    write_json(said, json)
+    if not watch:
+        show.print(_shown(said))
     return 0
 
 
-def incidents(events: list[Event]) -> list[dict[str, Any]]:
-    """Faults with what was done about them; `seconds` is None while one is open."""
-    out: list[dict[str, Any]] = []
-    for event in events:
-        if isinstance(event, Noticed):
-            fault = event.fault
-            out.append(
-                {
-                    "at": event.at, "step": fault.step, "kind": fault.kind, "where": fault.where,
-                    "devices": list(fault.device_ids), "action": event.action.value, "reason": event.reason,
-                    "blocks": event.blocks, "seconds": None, "compiles": None, "replayed": None, "swap": None,
-                }
-            )  # fmt: skip
-        elif isinstance(event, Swapped) and out:
-            out[-1]["swap"] = to_dict(event)
-        elif isinstance(event, Mended):
-            for i in out:
-                if i["seconds"] is None and i["step"] <= event.fault.step:
-                    i |= {"seconds": event.seconds, "compiles": event.compiles, "replayed": event.replayed}
-    return out
+def _follow(reader: Reader, show: Console) -> None:
+    with Changes(reader.path) as changes, Live(_shown(_said(reader)), console=show, auto_refresh=False) as live:
+        while reader.summary.registry.status in ("idle", "running", "paused"):
+            changes.changed(LATE)
+            reader.refresh()
+            live.update(_shown(_said(reader)), refresh=True)
+
+
+def _said(reader: Reader) -> dict[str, Any]:
+    found = report(reader.summary, time.time())
+    incidents = [_incident(i) for i in reversed(reader.incidents(1000))]
+    return {"journal": str(reader.path), "runs": len(reader.runs()), **found, "incidents": incidents}
+
+
+def _incident(i: Incident) -> dict[str, Any]:
+    return {**i.to_dict(), "at": i.opened, "swap": i.swaps[-1] if i.swaps else None}
+
+
+def _shown(said: dict[str, Any]) -> RenderableType:
+    word = said["verdict"]["word"]
+    head = Text.assemble(
+        (word, f"bold {COLOURS.get(word, 'red')}"), f"  {said['verdict']['sentence']}\n",
+        f"{said['job'] or 'no job'}: run {said['run']} of {said['runs']} in {said['journal']}",
+    )  # fmt: skip
+    share = said["goodput_ratio"]
+    if share is not None:
+        head.append(f"; goodput {100 * share:.1f} % of {seconds(said['elapsed_seconds'])}")
+    ok = "yes" if said["next_failure_survivable"] else "no"
+    head.append(f"\nnext failure survivable: {ok}, {said['why']}")
+    registry = said["registry"]
+    devices = Table("device", "state", "slot", "replaced by", "memory faults", title="Devices", title_justify="left")
+    for device, state in sorted(registry["devices"].items(), key=lambda item: int(item[0])):
+        slots = registry["slots"]
+        slot = str(slots.index(int(device))) if int(device) in slots else "-"
+        by, faults = registry["routes"].get(device, "-"), registry["memory_faults"].get(device, 0)
+        devices.add_row(device, state, slot, str(by), str(faults))
+    parts: list[RenderableType] = [head, devices]
+    if said["pages"]:
+        parts.append(Text("\n".join(f"needs a person: {reason}" for reason in said["pages"].values()), "bold red"))
+    if said["incidents"]:
+        table = Table(
+            "at", "step", "what", "where", "action", "whose fault", "seconds", title="Incidents", title_justify="left"
+        )
+        for i in said["incidents"][-30:]:
+            took = i["outcome"] or "open" if i["seconds"] is None else f"{i['seconds']:.4f}"
+            at = datetime.fromtimestamp(i["at"]).strftime("%H:%M:%S")
+            table.add_row(at, str(i["step"]), i["kind"], i["where"], i["action"], i["verdict"], took)
+        parts.append(table)
+    return Group(*parts)

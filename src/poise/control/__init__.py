@@ -6,7 +6,9 @@ from ._keep import keep as keep
 from ._keeper import Keeper as Keeper
 from ._policy import Limits as Limits
 from ._policy import decide as decide
+from ._read import Reader as Reader
 from ._registry import Registry as Registry
 from ._registry import State as State
 from ._registry import apply as apply
 from ._registry import replay as replay
+from ._socket import Reporter as Reporter

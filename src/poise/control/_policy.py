@@ -12,15 +12,22 @@ from ._registry import Registry
 @dataclass(frozen=True)
 class Limits:
     """When patience ends: memory faults of one device before it is drained, tries of one step before it is given up,
-    dropped batches in a row before the run stops."""
+    dropped batches in a row before the run stops.
+
+    `exhausted`: what happens when a device is gone and no spare is left: "stop" (with a snapshot to resume from) or
+    "shrink" (go on from that snapshot on as many of the remaining devices as the workload can use).
+    """
 
     memory_faults: int = 3
     tries: int = 3
     drops_in_a_row: int = 3
+    exhausted: str = "stop"
 
     def __post_init__(self) -> None:
         if min(self.memory_faults, self.tries, self.drops_in_a_row) < 1:
             raise BadInput("The policy's limits must be 1 or more.")
+        if self.exhausted not in ("stop", "shrink"):
+            raise BadInput(f"What happens without a spare is stop or shrink, not {self.exhausted!r}.")
 
 
 def decide(registry: Registry, fault: Fault, limits: Limits | None = None) -> Decision:

@@ -57,6 +57,12 @@ class Pool:
         old, active[slot] = active[slot], self.spares[0]
         return Pool((*active, *self.spares[1:]), len(self.spares) - 1, gone=(*self.gone, old))
 
+    def without(self, ids: Sequence[int]) -> Pool:
+        """The pool without these spares."""
+        left = [d for d in self.spares if d.id not in ids]
+        out = [d for d in self.spares if d.id in ids]
+        return Pool((*self.active, *left), len(left), gone=(*self.gone, *out))
+
     def successors(self, axes: dict[str, int]) -> list[Placement]:
         """Every placement that one loss can lead to: the first spare in each slot."""
         if not self.spares:

@@ -21,7 +21,7 @@ from ..events import Event, Mended, Noticed, Swapped
 from ..keeper import Loop, Workload
 from ..keeper._form import Form
 from ..seal._plan import named_leaves
-from ._script import BATCH, LEAVE, MEMORY, ScriptedFault
+from ._script import BATCH, COMPUTE, LEAVE, MEMORY, ScriptedFault
 from ._strike import batch_leaf, piece_now, strike_batch, strike_copy, strike_memory, struck_arrays
 
 
@@ -85,6 +85,14 @@ class Injector:
         check(self.script, loop.workload, loop.form, loop.builder.batch_shapes)
         loop.intake = self._intake
 
+    def follow(self, loop: Loop) -> None:
+        """Strike this loop from now on: the run goes on with another one, on fewer devices. Faults in slots that it
+        does not have fall away."""
+        if loop is not self.loop:
+            self.loop = loop
+            self.script = [f for f in self.script if f.slot < loop.form.devices]
+            loop.intake = self._intake
+
     def batch(self, index: int) -> Any:
         """The batch of a step: the workload's own, unless the script makes the data themselves bad."""
         batch = self.loop.workload.batch(index)
@@ -95,7 +103,7 @@ class Injector:
 
     def before(self, index: int) -> None:
         """Strike what strikes before step `index`."""
-        due = self._at(index, *BATCH, *MEMORY, *LEAVE)
+        due = self._at(index, *BATCH, *MEMORY, *COMPUTE, *LEAVE)
         if due:
             self.loop.flush()
         for fault in due:
@@ -116,7 +124,7 @@ class Injector:
 
     def after(self, index: int) -> None:
         """Settle a step that was struck, so that the books close at its own state."""
-        if self._at(index, *BATCH, *MEMORY, *LEAVE):
+        if self._at(index, *BATCH, *MEMORY, *COMPUTE, *LEAVE):
             self.loop.flush()
 
     def _at(self, index: int, *kinds: str) -> list[ScriptedFault]:
@@ -135,6 +143,9 @@ class Injector:
             if fault.step == index:
                 # Disarmed as it fires: a replay from a snapshot passes here again and must find the pristine batch.
                 self._armed.remove(fault)
+                if fault.kind in COMPUTE:
+                    devices = len(placement.devices)
+                    return self.loop.workload.strike(batch, fault.kind, fault.slot, devices, self._rng)  # type: ignore[attr-defined]
                 return strike_copy(self.loop, fault, placement, batch)
         for fault, device in self._standing:
             if placement.ids[fault.slot] == device:
@@ -198,5 +209,9 @@ def check(script: Sequence[ScriptedFault], workload: Workload, form: Form, batch
                 raise BadJob(f"The batch's {name!r} holds no real numbers that could become {fault.kind}.")
             if fault.kind == "marker" and -99.0 not in workload.traits.gate.markers:
                 raise BadJob(f"The workload {workload.name} does not treat -99 as a marker.")
+        if fault.kind in COMPUTE and not getattr(workload, "strikes", False):
+            raise BadJob(
+                f"The program of {workload.name} has no place for a wrong {fault.kind}; llama has, with strikes = true."
+            )
         if fault.kind in MEMORY:
             struck_arrays(form, fault)

@@ -1,7 +1,7 @@
 """Fault scripts: TOML with one `[[fault]]` table per fault.
 
 [[fault]]
-kind = "bitflip"     # nan, inf, marker, overflow | bitflip, two_banks | drain, lost
+kind = "bitflip"     # nan, inf, marker, overflow | bitflip, two_banks | product, gradient | drain, lost
 step = 20            # strikes between commit 19 and proposal 20
 slot = 1             # logical slot (default 0)
 where = "data"       # bitflip: data, marks, guard, parity or tag
@@ -23,8 +23,12 @@ from ..errors import BadJob
 
 BATCH = ("nan", "inf", "marker", "overflow")
 MEMORY = ("bitflip", "two_banks")
+COMPUTE = ("product", "gradient")
+"""Wrong arithmetic: a matrix product with a wrong element, a gradient that is NaN (workloads that have a place for
+it)."""
+
 LEAVE = ("drain", "lost")
-KINDS = (*BATCH, *MEMORY, *LEAVE)
+KINDS = (*BATCH, *MEMORY, *COMPUTE, *LEAVE)
 PLACES = ("data", "marks", "guard", "parity", "tag")
 EXTENTS = ("bit", "bits", "block", "bank")
 
@@ -48,10 +52,16 @@ class ScriptedFault:
         """The fault in a few words."""
         if self.kind == "bitflip":
             return f"bitflip {self.extent if self.where == 'data' else self.where}"
-        words = {"two_banks": "two banks", "lost": "device lost"}.get(self.kind, self.kind)
+        words = _WORDS.get(self.kind, self.kind)
         return f"{words}, persistent" if self.persistent else words
 
 
+_WORDS = {
+    "two_banks": "two banks",
+    "lost": "device lost",
+    "product": "wrong product",
+    "gradient": "NaN gradient",
+}
 _CHOICES = {"kind": KINDS, "where": PLACES, "extent": EXTENTS, "origin": ("device", "data")}
 
 

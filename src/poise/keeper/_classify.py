@@ -20,12 +20,13 @@ CAUSES = ("nan", "inf", "overflow", "marker")
 @dataclass(frozen=True)
 class Seen:
     """What one settled proposal showed: `table` is (devices, columns), `mended` (devices, units, 5), `late`
-    (devices, 6)."""
+    (devices, 6); it was dispatched at `sent` (of `time.perf_counter`)."""
 
     index: int
     table: np.ndarray
     mended: np.ndarray
     late: np.ndarray
+    sent: float
 
     def column(self, name: str) -> np.ndarray:
         """One column of the table, by slot."""

@@ -64,6 +64,7 @@ class Flight:
     index: int
     report: Report
     metrics: dict[str, Any]
+    sent: float
 
 
 class Loop:
@@ -166,7 +167,27 @@ class Loop:
 
     def wait_warm(self) -> None:
         """Wait until the next loss is as survivable as it can be."""
-        self.rewarm_compiles += self.stage.warm.settle()
+        compiled = self.stage.warm.settle()
+        self.rewarm_compiles += compiled
+        if compiled:
+            warm = self.stage.warm
+            self.emit(Warmed(len(warm), self.stage.executables, warm.seconds, rewarm=True))
+
+    def drop_spares(self, ids: list[int]) -> None:
+        """Spares that must not be used any more; the next one in the line is warmed in the background."""
+        self.wait_warm()
+        self.stage.pool = self.stage.pool.without(ids)
+        self.stage.rewarm()
+
+    def metrics(self, index: int) -> Metrics:
+        """The metrics of a step that was asked for."""
+        return self._metrics.setdefault(index, Metrics(index, self.flush))
+
+    def adopt(self, old: Loop) -> None:
+        """Take over the metrics that the callers of an earlier loop still hold: they wait for this one now."""
+        for index, metrics in old._metrics.items():
+            metrics.moved(self.flush)
+            self._metrics[index] = metrics
 
     def take_last(self) -> None:
         """Make the settled state the good copy, so that the last file holds the end of the run."""
@@ -200,7 +221,7 @@ class Loop:
                     self.recovery.raised(error)
 
     def _dispatch(self) -> None:
-        index, exe = self.cursor, self.stage.exe
+        index, exe, sent = self.cursor, self.stage.exe, time.perf_counter()
         self._maybe_snapshot(index)
         batch = self.batches[index]
         if self.intake is not None:
@@ -215,7 +236,7 @@ class Loop:
                 self.between(index)
             self.kept, mended, late = exe.commit(self.kept, proposal, table)
             report = Report(table, mended, late)
-        self.queue.append(Flight(index, report, metrics))
+        self.queue.append(Flight(index, report, metrics, sent))
         self.stage.protect(self.kept)
         self.cursor += 1
 
@@ -224,9 +245,10 @@ class Loop:
         table = np.asarray(flight.report.table)
         n, units = self.form.devices, len(self.form.plan.units)
         if table[0, 0] == Code.GO and not self.workload.traits.in_place:
-            return Seen(flight.index, table, np.zeros((n, units, 5), np.int32), np.full((n, 6), -1, np.int32))
+            none = np.zeros((n, units, 5), np.int32), np.full((n, 6), -1, np.int32)
+            return Seen(flight.index, table, *none, flight.sent)
         mended = np.asarray(flight.report.mended).reshape(n, units, 5)
-        return Seen(flight.index, table, mended, np.asarray(flight.report.late))
+        return Seen(flight.index, table, mended, np.asarray(flight.report.late), flight.sent)
 
     def _settle(self, flight: Flight) -> None:
         seen = self.see(flight)

@@ -19,6 +19,10 @@ class Metrics(Mapping[str, Any]):
         """The values of the committed attempt."""
         self._values = values
 
+    def moved(self, wait: Callable[[], None]) -> None:
+        """Another loop will commit the step."""
+        self._wait = wait
+
     def _get(self) -> dict[str, Any]:
         if self._values is None:
             self._wait()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import jax
@@ -29,6 +29,13 @@ class Open:
     since: float
     compiles: int
     replayed: int = 0
+    phases: dict[str, float] = field(default_factory=dict)
+    spent: float = 0.0
+
+    def took(self, phase: str, seconds: float) -> None:
+        """Part of the time since it was noticed went into a phase."""
+        self.phases[phase] = self.phases.get(phase, 0.0) + seconds
+        self.spent += seconds
 
 
 class Recovery:
@@ -52,7 +59,8 @@ class Recovery:
             loop = self.loop
             fault = classify(seen, seen.mended, loop.form, loop.stage.placement.ids, loop.batch_names)
             why = "two of three copies agree" if fault.kind == "tag" else "mended inside the step that read it"
-            self._notice(fault, Decision(Action.REPAIR, why), blocks(seen.mended))
+            opened = self._notice(fault, Decision(Action.REPAIR, why), blocks(seen.mended))
+            opened.phases["notice"] = time.perf_counter() - seen.sent
         self._close(seen.index)
 
     def withheld(self, first: Seen) -> None:
@@ -71,9 +79,7 @@ class Recovery:
             mended = np.asarray(rows).reshape(mended.shape) + mended * own
             fault = replace(fault, mended=not mended[:, :, 4].any())
         loop.snapshots.discard()
-        decision = self.decide(fault)
-        self._notice(fault, decision, blocks(mended), since, c0)
-        self._act(decision, fault)
+        self._settle(fault, blocks(mended), since, c0, since - first.sent)
 
     def raised(self, error: Exception) -> None:
         """The backend gave up a step. Its commit was dispatched with the state donated, so the state is gone."""
@@ -83,10 +89,7 @@ class Recovery:
         attempt = self.attempts.get(step, 0)
         self.attempts[step] = attempt + 1
         said = (str(error).splitlines() or [type(error).__name__])[0][:200]
-        fault = Fault(step, "raised", (), (), said, attempt, mended=False)
-        decision = self.decide(fault)
-        self._notice(fault, decision, {}, since, c0)
-        self._act(decision, fault)
+        self._settle(Fault(step, "raised", (), (), said, attempt, mended=False), {}, since, c0, 0.0)
 
     def leave(self, slot: int, kind: str, reason: str) -> None:
         """The device in `slot` is to go ("drain") or is gone ("lost")."""
@@ -97,10 +100,8 @@ class Recovery:
         loop.flush()
         since, c0 = time.perf_counter(), compiles()
         fault = Fault(loop.settled, kind, (slot,), (loop.stage.placement.ids[slot],), reason, mended=kind == "drain")
-        decision = self.decide(fault)
-        self._notice(fault, decision, {}, since, c0)
         with loop.stage.precision():
-            self._act(decision, fault)
+            self._settle(fault, {}, since, c0, 0.0)
         loop.flush()  # replays up to where the run was
         self._close(fault.step)
 
@@ -129,26 +130,41 @@ class Recovery:
             drops_in_a_row=row,
         )
 
+    def _settle(self, fault: Fault, seen: dict[str, int], since: float, c0: int, flight: float) -> None:
+        """Decide, and act. `flight` are the seconds between the step's dispatch and `since`."""
+        t0 = time.perf_counter()
+        decision = self.decide(fault)
+        t1 = time.perf_counter()
+        opened = self._notice(fault, decision, seen, since, c0)
+        opened.took("notice", t0 - since)
+        opened.phases["notice"] += flight
+        opened.took("decide", t1 - t0)
+        self._act(decision, fault, opened)
+
     def _notice(
         self, fault: Fault, decision: Decision, seen: dict[str, int], since: float | None = None, c0: int | None = None
-    ) -> None:
+    ) -> Open:
         since = time.perf_counter() if since is None else since
         c0 = compiles() if c0 is None else c0
         self.loop.emit(Noticed(fault, decision.action, decision.reason, seen))
         # A second fault may strike while the run is replayed towards the first; each is closed at its own step.
         same = next((opened for opened in self.open if opened.fault.step == fault.step), None)
         if same is None:
-            self.open.append(Open(fault, decision.action, since, c0))
+            same = Open(fault, decision.action, since, c0)
+            self.open.append(same)
         else:
             same.action = decision.action
+        return same
 
     def _close(self, step: int) -> None:
         for opened in [o for o in self.open if o.fault.step == step]:
             self.open.remove(opened)
             seconds = time.perf_counter() - opened.since
-            self.loop.emit(Mended(opened.fault, opened.action, seconds, compiles() - opened.compiles, opened.replayed))
+            phases = {**opened.phases, "first_step": max(0.0, seconds - opened.spent)}
+            made = compiles() - opened.compiles
+            self.loop.emit(Mended(opened.fault, opened.action, seconds, made, opened.replayed, phases))
 
-    def _act(self, decision: Decision, fault: Fault) -> None:
+    def _act(self, decision: Decision, fault: Fault, opened: Open) -> None:
         loop = self.loop
         match decision.action:
             case Action.RETRY | Action.REPAIR:
@@ -158,13 +174,15 @@ class Recovery:
                 loop.emit(Dropped(fault.step, decision.reason))
             case Action.DRAIN | Action.SWAP:
                 assert decision.slot is not None
-                self._swap(decision.slot, fault.kind)
+                self._swap(decision.slot, fault.kind, opened)
             case Action.ROLLBACK:
+                t0 = time.perf_counter()
                 self._rollback()
-            case Action.STOP:
+                opened.took("rebuild", time.perf_counter() - t0)
+            case _:
                 self.stop(decision.reason)
 
-    def _swap(self, slot: int, cause: str) -> None:
+    def _swap(self, slot: int, cause: str, opened: Open) -> None:
         loop, since, c0 = self.loop, time.perf_counter(), compiles()
         old = loop.stage.placement.ids[slot]
         loop.wait_warm()
@@ -176,10 +194,13 @@ class Recovery:
             return
         if kept is None:
             self._rollback()
-        else:
+        rebuilt = time.perf_counter() - since - waited
+        if kept is not None:
             loop.kept = kept
             loop.stage.protect(kept)
         seconds = time.perf_counter() - since
+        opened.took("rebuild", rebuilt)
+        opened.took("swap", seconds - rebuilt)
         new = loop.stage.placement.ids[slot]
         loop.emit(Swapped(loop.settled, slot, old, new, cause, source, seconds, compiles() - c0, waited))
         if loop.options.rewarm:

@@ -269,24 +269,59 @@ def _records_rows(n: int, copy: float) -> Iterator[Row]:
         yield _row(name, (n, 8), ours_s, "transpose in XLA", peer_s, moved, copy)
     del channels
     g, hyper = noise((n,)), jnp.stack(_adamw_hyper())
-    step = jax.jit(lambda r: update_records(r, g, hyper, "pim", RULE)[0], donate_argnums=0)
-    twin = jax.jit(lambda r: update_twin(r, g, hyper, "pim", RULE)[0], donate_argnums=0)
-    _agree(
-        ref_adamw.floats(jax.jit(lambda r: update_records(r, g, hyper, "pim", RULE)[0])(rows)[:, 0]),
-        ref_adamw.floats(jax.jit(lambda r: update_twin(r, g, hyper, "pim", RULE)[0])(rows)[:, 0]),
-        "record-update",
-        1e-5,
-    )
+    step = jax.jit(lambda r, g: update_records(r, g, hyper, "pim", RULE)[0], donate_argnums=0)
+    twin = jax.jit(lambda r, g: update_twin(r, g, hyper, "pim", RULE)[0], donate_argnums=0)
+    ours, theirs = (ref_adamw.floats(f(jnp.copy(rows), g)[:, 0]) for f in (step, twin))
+    _agree(ours, theirs, "record-update", 1e-5)
     held = [rows]
-    del rows
+    del rows, ours, theirs
 
-    def run(f: Callable[[Array], Array]) -> Array:
-        held[0] = f(held[0])
+    def run(f: Callable[[Array, Array], Array]) -> Array:
+        held[0] = f(held[0], g)
         return held[0]
 
     ours_s = seconds(lambda: run(step), inner=3)
     peer_s = seconds(lambda: run(twin), 3)
     yield _row("record-update", (n, 8), ours_s, "the same in XLA on an (n, 8) view", peer_s, moved, copy)
+
+
+def _gradient(n: int, copy: float) -> Iterator[Row]:
+    from ._gradient import gradient_twin, record_gradient
+
+    rule = Rule(markers=(-99.0, -999.0))
+    rows = jax.jit(lambda x: lax.bitcast_convert_type(x, jnp.uint32))(noise((n, 8)))
+    flux = noise((n,)).at[n // 3].set(jnp.nan)
+    step = jax.jit(lambda r, f: record_gradient(r, 0.5, rule, flux=f), donate_argnums=0)
+    twin = jax.jit(lambda r, f: gradient_twin(r, f, None, n, 1.0, rule), donate_argnums=0)
+    (a, broken), (b, _) = step(jnp.copy(rows), flux), twin(jnp.copy(rows), flux)
+    if [int(v) for v in broken] != [3, n // 3 - 1]:
+        raise AssertionError("record-gradient: wrong counts")
+    _agree(ref_adamw.floats(a[:, 1]), ref_adamw.floats(b[:, 1]), "record-gradient", 1e-6)
+    moved = 2.0 * rows.nbytes
+    held = [rows]
+    del rows, a, b
+
+    def run(f: Callable[[Array, Array], Any]) -> Array:
+        held[0] = f(held[0], flux)[0]
+        return held[0]
+
+    ours_s = seconds(lambda: run(step), inner=3)
+    peer_s = seconds(lambda: run(twin), 3)
+    yield _row("record-gradient", (n, 8), ours_s, "the same in XLA on an (n, 8) view", peer_s, moved, copy)
+
+
+def _burgers(n: int, copy: float) -> Iterator[Row]:
+    from ._burgers import burgers_stage, burgers_twin
+
+    q, base, forcing = noise((2, n, n)), noise((2, n, n)), noise((2,))
+    ghosts = noise((2, 1, n)), noise((2, 1, n)), noise((2, n, 1)), noise((2, n, 1))
+    h, nu, weights = 1 / n, 1e-3, (0.5, 0.5, 1e-5)
+    numbers = np.array([0.5 / h, nu / h**2, *weights])
+    ours = jax.jit(lambda q, b: burgers_stage(q, b, *ghosts, forcing, h=h, nu=nu, weights=weights))
+    twin = jax.jit(lambda q, b: burgers_twin(q, b, *ghosts, forcing, numbers=numbers))
+    _agree(ours(q, base), twin(q, base), "burgers-stage", 1e-5)
+    mine, theirs = seconds(lambda: ours(q, base), inner=3), seconds(lambda: twin(q, base), 3)
+    yield _row("burgers-stage", (2, n, n), mine, "the same in XLA", theirs, 3.0 * q.nbytes, copy)
 
 
 def _seal(n: int, copy: float) -> Iterator[Row]:
@@ -302,7 +337,7 @@ def _seal(n: int, copy: float) -> Iterator[Row]:
 
 
 def bench(names: Sequence[str] | None = None) -> list[Row]:
-    """Rows whose name contains one of `names` (all, if none): stencil2d, stencil3d, adamw-sealed, gate-scan, seal."""
+    """Rows whose name contains one of `names` (all, if none)."""
     gpu, copy = _on_gpu(), copy_bandwidth()
     f32, f64 = jnp.float32, jnp.float64
     jobs: list[tuple[str, Callable[[], Iterator[Row]]]] = []
@@ -325,6 +360,8 @@ def bench(names: Sequence[str] | None = None) -> list[Row]:
     jobs.append(("adamw-sealed", lambda: _adamw(1 << 28 if gpu else 1 << 24, copy)))
     jobs.append(("gate-scan", lambda: _scan(1 << 29 if gpu else 1 << 24, copy)))
     jobs.append(("record-update, pack, unpack", lambda: _records_rows(1 << 26 if gpu else 1 << 20, copy)))
+    jobs.append(("record-gradient", lambda: _gradient(1 << 26 if gpu else 1 << 20, copy)))
+    jobs.append(("burgers-stage", lambda: _burgers(8192 if gpu else 2048, copy)))
     jobs.append(("seal", lambda: _seal(1 << 29 if gpu else 1 << 24, copy)))
     rows: list[Row] = []
     for name, job in jobs:

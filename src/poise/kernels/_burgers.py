@@ -1,4 +1,4 @@
-"""One fused Runge-Kutta stage of two-dimensional viscous Burgers: compiled on the CPU, the jnp twin elsewhere.
+"""One fused Runge-Kutta stage of two-dimensional viscous Burgers: the compiled kernels and their jnp twin.
 
     out = c_base base + c_in q + c_rate rate(q)
     rate(q) = nu (q_xx + q_yy) - q_0 q_x - q_1 q_y + forcing
@@ -61,6 +61,5 @@ def burgers_stage(
         lambda *a: [burgers_twin(*a, numbers=numbers)],
         args,
         [(q.shape, q.dtype)],
-        on=frozenset({"cpu"}),
         numbers=numbers,
     )[0]

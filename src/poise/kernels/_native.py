@@ -31,8 +31,10 @@ HANDLERS = (
     "poise_pack",
     "poise_unpack",
     "poise_record_update",
+    "poise_record_gradient",
+    "poise_burgers_stage",
 )
-ONLY = {"cuda": ("poise_stencil3d",), "cpu": ("poise_burgers_stage",)}
+ONLY = {"cuda": ("poise_stencil3d",), "cpu": ()}
 
 _chosen: ContextVar[Which] = ContextVar("poise_kernels", default="native")
 

@@ -21,10 +21,12 @@ from ._operators import div as div
 from ._operators import exp as exp
 from ._operators import given as given
 from ._operators import grad as grad
+from ._operators import jump as jump
 from ._operators import lap as lap
 from ._operators import log as log
 from ._operators import normal as normal
 from ._operators import parameter as parameter
+from ._operators import piecewise as piecewise
 from ._operators import sampled as sampled
 from ._operators import scale as scale
 from ._operators import sin as sin
@@ -40,6 +42,7 @@ from ._primitives import Disc as Disc
 from ._primitives import Polygon as Polygon
 from ._primitives import cube as cube
 from ._problem import Problem as Problem
+from ._problem import across as across
 from ._problem import initial as initial
 from ._problem import measured as measured
 from ._problem import on as on
@@ -52,3 +55,4 @@ from ._solution import load as load
 from ._solve import choose as choose
 from ._solve import solve as solve
 from ._status import Status as Status
+from ._workload import workload as workload

@@ -84,7 +84,7 @@ def differentiate(node: Expr, axis: str) -> Expr:
             if axis not in node.axes:
                 return Const(0.0)
             order = tuple(k + (name == axis) for k, name in zip(node.order, node.axes, strict=True))
-            return Given(node.function, node.axes, order)
+            return Given(node.function, node.axes, order, node.jumps)
         case Add():
             return add(differentiate(node.a, axis), differentiate(node.b, axis))
         case Mul():

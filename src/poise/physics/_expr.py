@@ -123,11 +123,15 @@ class Normal(Expr):
 
 @dataclass(frozen=True, eq=False)
 class Given(Expr):
-    """A known function of the coordinates: `function(*coordinates)` with arrays, differentiated in forward mode."""
+    """A known function of the coordinates: `function(*coordinates)` with arrays, differentiated in forward mode.
+
+    `jumps` says where it is discontinuous: across the boundary of a shape, or across lines, values by axis.
+    """
 
     function: Callable[..., Any]
     axes: tuple[str, ...]
     order: tuple[int, ...]
+    jumps: Any = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ from poise.errors import BadInput
 
 from ._calculus import differentiate
 from ._expr import TEST, Call, Const, Coord, Deriv, Expr, Given, Normal, Operand, Unknown, add, mul, wrap
+from ._shapes import Shape
 
 
 def unknown(name: str, axes: str | Sequence[str] = "x y") -> Unknown:
@@ -114,13 +115,39 @@ def _call(name: str) -> Callable[[Operand], Expr]:
 sin, cos, exp, log, sqrt, tanh, sinh, cosh = map(_call, ("sin", "cos", "exp", "log", "sqrt", "tanh", "sinh", "cosh"))
 
 
-def given(function: Callable[..., Any], axes: str = "x y") -> Given:
+def given(function: Callable[..., Any], axes: str = "x y", jumps: Mapping[str, Sequence[float]] | None = None) -> Given:
     """A known coefficient: `function(x, y)` maps arrays to an array with jax.numpy operations.
 
-    Its derivatives, where an equation needs them, are taken in forward mode.
+    Its derivatives, where an equation needs them, are taken in forward mode. `jumps` names the lines across which it is
+    discontinuous, such as `{"x": [0.5]}`, so that elements can end there.
     """
     names = tuple(axes.split())
-    return Given(function, names, (0,) * len(names))
+    lines = None if jumps is None else {axis: tuple(map(float, values)) for axis, values in jumps.items()}
+    stray = sorted(set(lines or ()) - set(names))
+    if stray:
+        raise BadInput(f"jumps names the axis {stray[0]!r}; the function's axes are {axes}.")
+    return Given(function, names, (0,) * len(names), lines)
+
+
+def piecewise(shape: Shape, inside: Operand, outside: Operand) -> Expr:
+    """A coefficient with one value in a shape and another outside, such as a conductivity: state `across(shape, ...)`.
+
+    Its derivatives are those of the pieces; what happens at the shape's boundary is the interface conditions' to say.
+    """
+
+    def indicator(*coordinates: Any) -> Any:
+        xp = np if all(isinstance(c, (np.ndarray, float)) for c in coordinates) else jnp
+        columns = xp.broadcast_arrays(*(xp.asarray(c) for c in coordinates))
+        points = xp.stack([c.reshape(-1) for c in columns], axis=1)
+        return xp.asarray(shape.inside(points)).reshape(columns[0].shape).astype(points.dtype)
+
+    here = Given(indicator, shape.axes, (0,) * shape.dimension, shape)
+    return wrap(outside) + (wrap(inside) - wrap(outside)) * here
+
+
+def jump(expression: Expr) -> Expr:
+    """Outside minus inside, in a condition `across(shape, jump(u) == 0, jump(a * u.dn) == 0)`."""
+    return Call("jump", wrap(expression))
 
 
 def sampled(values: Any, **ranges: tuple[float, float]) -> Given:

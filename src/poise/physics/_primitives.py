@@ -32,7 +32,7 @@ def Box(*, name: str | None = None, periodic: str = "", **ranges: tuple[float, f
     high = np.array([float(ranges[axis][1]) for axis in names])
 
     def inside(points: Any) -> Any:
-        return jnp.all((points >= low) & (points <= high), axis=1)
+        return ((points >= low) & (points <= high)).all(axis=1)
 
     patches = []
     for i, axis in enumerate(names):
@@ -76,7 +76,7 @@ def Ball(
     c = np.array(centre, dtype=np.float64)
 
     def inside(points: Any) -> Any:
-        return jnp.sum((points - c) ** 2, axis=1) <= radius**2
+        return ((points - c) ** 2).sum(axis=1) <= radius**2
 
     def at(s: Any) -> tuple[Any, Any]:
         if d == 2:
@@ -120,7 +120,7 @@ def Polygon(*corners: tuple[float, float], name: str | None = None) -> Shape:
         cross = ((v[:, 1] > y) != (w[:, 1] > y)) & (
             x < v[:, 0] + (y - v[:, 1]) * (w[:, 0] - v[:, 0]) / np.where(dy == 0.0, 1.0, dy)
         )
-        return jnp.sum(cross, axis=1) % 2 == 1
+        return cross.sum(axis=1) % 2 == 1
 
     patches = []
     for i in range(len(v)):

@@ -16,20 +16,33 @@ import numpy as np
 
 from poise.errors import BadInput
 
-from ._calculus import atoms, coordinates, expand, has_normal, residual, walk
-from ._expr import TEST, Deriv, Equation, Expr, Unknown
+from ._calculus import atoms, coordinates, expand, has_normal, linearise, residual, walk
+from ._expr import TEST, Call, Deriv, Equation, Expr, Given, Unknown
 from ._shapes import Shape
 
 
 @dataclass(frozen=True, eq=False)
 class Condition:
-    """An equation on a boundary (`where` its name), at the initial time ("t=0") or at given points ("points")."""
+    """An equation on a boundary (`where` its name), at the initial time ("t=0"), at given points ("points") or on an
+    interface, the boundary of `shape` ("across")."""
 
     where: str
     residual: Expr
     points: np.ndarray | None = None
     values: np.ndarray | None = None
     sigma: float = 0.0
+    shape: Shape | None = None
+
+
+def across(shape: Shape, *statements: Equation | Expr) -> tuple[Condition, ...]:
+    """Interface conditions on the boundary of a shape inside the region: `jump(u) == 0`, `jump(a * u.dn) == g`.
+
+    A jump is the value outside the shape minus the one inside, with the normal pointing out of the shape.
+    """
+    made = tuple(Condition("across", residual(statement), shape=shape) for statement in statements)
+    if not made or any(not any(isinstance(p, Call) and p.name == "jump" for p in walk(c.residual)) for c in made):
+        raise BadInput("across(shape, ...) needs equations for jumps, such as jump(u) == 0, jump(a * u.dn) == 0.")
+    return made
 
 
 def on(boundary: str, *statements: Equation | Expr) -> tuple[Condition, ...]:
@@ -106,6 +119,11 @@ class Problem:
         return any(condition.where == "points" for condition in self.conditions)
 
     @property
+    def interfaces(self) -> tuple[Condition, ...]:
+        """The conditions across interfaces."""
+        return tuple(condition for condition in self.conditions if condition.where == "across")
+
+    @property
     def weak(self) -> bool:
         """Whether an equation is stated in weak form."""
         return any(atom.field.name.startswith(TEST) for e in self.equations for atom in atoms(e))
@@ -152,6 +170,7 @@ def _check(problem: Problem) -> None:
     _check_axes(problem)
     _check_counts(problem)
     _check_boundaries(problem)
+    _check_interfaces(problem)
     _check_start(problem)
 
 
@@ -195,7 +214,7 @@ def _check_counts(problem: Problem) -> None:
 def _check_boundaries(problem: Problem) -> None:
     names = problem.domain.boundaries
     for condition in problem.conditions:
-        if condition.where not in (*names, "t=0", "points"):
+        if condition.where not in (*names, "t=0", "points", "across"):
             listed = ", ".join(repr(name) for name in names) or "none: every axis is periodic"
             raise BadInput(f"No boundary is called {condition.where!r}; this region has {listed}.")
     if problem.inverse or problem.weak:  # a weak form has natural conditions
@@ -204,6 +223,20 @@ def _check_boundaries(problem: Problem) -> None:
         here = {a.field.name for c in problem.conditions if c.where == name for a in atoms(c.residual)}
         if not here and any(problem.order(f, axis) >= 2 for f in problem.unknowns for axis in problem.domain.axes):
             raise BadInput(f"The boundary {name!r} has no condition; state one with on({name!r}, ...).")
+
+
+def _check_interfaces(problem: Problem) -> None:
+    """A coefficient of second derivatives that jumps across a shape says nothing about the flux; conditions do."""
+    stated = [c.shape for c in problem.interfaces]
+    for equation in problem.equations:
+        for key, coefficient in linearise(equation).items():
+            second = key[1] == "lap" or (not isinstance(key[1], str) and sum(key[1]) >= 2)
+            for part in walk(coefficient) if second else ():
+                if isinstance(part, Given) and part.jumps is not None and not any(part.jumps is s for s in stated):
+                    raise BadInput(
+                        "A coefficient of second derivatives jumps, no interface condition says what is continuous: "
+                        "make it with piecewise(shape, …) and state across(shape, jump(u) == 0, jump(a * u.dn) == 0)."
+                    )
 
 
 def _check_start(problem: Problem) -> None:

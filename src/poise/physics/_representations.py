@@ -14,8 +14,11 @@ from . import features
 from ._precision import in_double
 from ._solution import Orders
 from .collocation._rows import Trial
+from .elements._heat import unpack_transformed
+from .elements._nodal import unpack_nodal
 from .evolve._snapshots import unpack_snapshots
 from .galerkin._tensor import unpack_tensor
+from .grid._solve import unpack_gridded
 
 CHUNK = 4096
 """Points evaluated at a time, so that evaluation needs no more memory than a solve."""
@@ -74,7 +77,14 @@ def _collocated(meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> Collocat
 
 def unpack(meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> Any:
     """The representation that `pack` described."""
-    makers: dict[str, Any] = {"collocated": _collocated, "snapshots": unpack_snapshots, "tensor": unpack_tensor}
+    makers: dict[str, Any] = {
+        "collocated": _collocated,
+        "snapshots": unpack_snapshots,
+        "tensor": unpack_tensor,
+        "gridded": unpack_gridded,
+        "nodal": unpack_nodal,
+        "transformed": unpack_transformed,
+    }
     if meta.get("kind") not in makers:
         raise BadInput(f"This file holds a solution of the kind {meta.get('kind')!r}, which this version cannot read.")
     return makers[meta["kind"]](meta, arrays)

@@ -37,7 +37,7 @@ class Patch:
 
 
 def _everywhere(points: Any) -> Any:
-    return jnp.ones(points.shape[0], bool)
+    return (np if isinstance(points, np.ndarray) else jnp).ones(points.shape[0], bool)
 
 
 @dataclass(frozen=True)
@@ -133,8 +133,8 @@ def intersection(a: Shape, b: Shape) -> Shape:
 
 
 def _any(shapes: Sequence[Shape], points: Any) -> Any:
-    found = jnp.zeros(points.shape[0], bool)
-    for shape in shapes:
+    found = shapes[0].inside(points)
+    for shape in shapes[1:]:
         found = found | shape.inside(points)
     return found
 
@@ -164,7 +164,7 @@ def _combined(
     visible = []
     for patch in patches:
         points, _ = patch.at(jnp.asarray(kronecker(np.arange(1024), max(len(axes) - 1, 1))))
-        share = float(np.mean(np.asarray(patch.keep(points))))
+        share = float(np.mean(np.asarray(patch.keep(np.asarray(points)))))  # in numpy, where nothing is compiled
         if share > 0.0:
             visible.append(patch)
     return Shape(axes, tuple(low), tuple(high), inside, tuple(visible), box * fraction, kind, parts=tuple(parts))

@@ -3,8 +3,12 @@
 evolution on a box        Fourier modes or eigenmodes, exponential steps       evolve
 steady, linear, on a box  eigenmodes, direct                                   galerkin
 steady, nonlinear, fourth order or weak form, on a box   Newton-Galerkin       galerkin
+interfaces, sources that jump, several fields,
+  holes in time or space   spectral elements                                   elements
 point data, unknown coefficients   Gauss-Newton, noise-weighted                collocation
 anything else             least-squares collocation with structured features   collocation
+
+By name only: a network drawn from the data (collocation), relaxation on a grid (grid).
 """
 
 from __future__ import annotations
@@ -17,17 +21,25 @@ from poise.errors import BadInput
 from ._problem import Problem
 from ._solution import Solution
 
-METHODS = ("march", "direct", "galerkin", "inverse", "collocation")
+METHODS = ("march", "direct", "galerkin", "elements", "inverse", "collocation", "network", "relaxation")
 
 
 def choose(problem: Problem) -> str:
     """The method that `solve` takes for a problem."""
+    from .elements import _solve as elements
     from .evolve import _solve as march
     from .galerkin import _direct as direct
     from .galerkin import _solve as galerkin
 
     if problem.inverse:
         return "inverse"
+    if elements.special(problem):
+        return "elements"
+    if problem.interfaces:
+        raise BadInput(
+            "Interface conditions are solved on boxes and what they make of each other, or in one box around discs, "
+            "with continuous fields and constant flux jumps; this problem is of another kind."
+        )
     if problem.time is not None:
         return "march" if march.applies(problem) else "collocation"
     if direct.applies(problem):
@@ -57,8 +69,12 @@ def solve(
     if points is not None and points < 1:
         raise BadInput(f"points needs a positive number, not {points}.")
     chosen = method or choose(problem)
+    if points is not None and method is None and chosen == "elements" and not problem.interfaces:
+        chosen = "collocation"  # the method whose number of points is a choice
     if chosen not in METHODS:
         raise BadInput(f"No method is called {chosen!r}; the methods are {', '.join(METHODS)}.")
+    if problem.interfaces and chosen != "elements":
+        raise BadInput(f"The method {chosen} knows no interface conditions; leave the method out, or take 'elements'.")
     run, defaults = _methods(chosen)
     known = set(type(defaults).__dataclass_fields__)
     stray = sorted(set(options) - known)
@@ -69,15 +85,21 @@ def solve(
 
 def _methods(name: str) -> tuple[Any, Any]:
     from .collocation import _inverse as inverse
+    from .collocation import _network as network
     from .collocation import _solve as collocation
+    from .elements import _solve as elements
     from .evolve import _solve as march
     from .galerkin import _direct as direct
     from .galerkin import _solve as galerkin
+    from .grid import _solve as grid
 
     return {
         "march": (march.solve_march, march.Options()),
         "direct": (direct.solve_direct, direct.Options()),
         "galerkin": (galerkin.solve_galerkin, galerkin.Options()),
+        "elements": (elements.solve_elements, elements.Options()),
         "inverse": (inverse.solve_inverse, inverse.Options()),
         "collocation": (collocation.solve_collocation, collocation.Options()),
+        "network": (network.solve_network, network.Options()),
+        "relaxation": (grid.solve_relaxation, grid.Options()),
     }[name]

@@ -91,8 +91,8 @@ class Child:
                 log.flush()
                 with self._heard:
                     self._tail.append(text)
-                    # What faulthandler writes for the last of all threads.
-                    self._dumped = self._dumped or text.startswith("Current thread")
+                    # The head of each thread's stack in what faulthandler writes.
+                    self._dumped = self._dumped or "(most recent call first)" in text
                     self._heard.notify_all()
 
     def _wait(self, ended: Ended) -> None:

@@ -7,7 +7,10 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import numpy as np
+
+from poise.errors import BadInput
 
 from .._calculus import evaluate, is_linear, linearise
 from .._expr import Const
@@ -23,7 +26,8 @@ from ._stream import CUTS, Stream, Sums
 
 @dataclass(frozen=True)
 class Options:
-    """`points` (None: `oversample` rows per feature), the largest number of features, the steps of refinement."""
+    """`points` (None: `oversample` rows per feature), the largest number of features, the steps of refinement, and
+    the `devices` that share the points."""
 
     points: int | None = None
     oversample: int = 12
@@ -31,6 +35,7 @@ class Options:
     degree: int = 16
     growth: float = 1.6
     steps: int = 6
+    devices: int = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,8 +92,18 @@ def _atoms(node: Any) -> list[Any]:
 
 def fit(problem: Problem, trial: Trial, options: Options, start: np.ndarray | None = None) -> Fit:
     """Solve with the given features; a nonlinear problem by Gauss-Newton from `start` or from zero."""
-    m = trial.count
-    stream, weights = prepared(problem, trial)
+    return fit_stream(*prepared(problem, trial, options.devices), options, start)
+
+
+def fit_stream(
+    stream: Stream,
+    weights: np.ndarray,
+    options: Options,
+    start: np.ndarray | None = None,
+    data: dict[Any, np.ndarray] | None = None,
+) -> Fit:
+    """The same with a compiled stream, whose features may read `data`."""
+    m = stream.trial.count
     wanted = options.points if options.points is not None else options.oversample * m
     chunks = max(1, round(wanted / stream.rows))
     theta = np.zeros(m) if start is None else start
@@ -96,10 +111,10 @@ def fit(problem: Problem, trial: Trial, options: Options, start: np.ndarray | No
     last, converged = math.inf, linear
     nested = np.zeros((m, len(CUTS)))
     for _ in range(1 if linear else 30):
-        probe = stream.sweep(1, theta, weights)
+        probe = stream.sweep(1, theta, weights, data=data)
         columns = np.sqrt(np.sum(probe.columns * weights[:, None] ** 2, axis=0))
         columns = 1.0 / np.where(columns > 0.0, columns, 1.0)
-        sums = stream.sweep(chunks, theta, weights, columns)
+        sums = stream.sweep(chunks, theta, weights, columns, data=data)
         nested, _ = stream.solve(sums.triangle, columns)
         change = float(np.linalg.norm((nested[:, -1] - theta) / columns) / max(np.linalg.norm(theta / columns), 1e-30))
         theta = nested[:, -1]
@@ -109,15 +124,15 @@ def fit(problem: Problem, trial: Trial, options: Options, start: np.ndarray | No
             converged = True
             break
         last = change
-    held = stream.sweep(max(1, min(chunks // 3, 24)), theta, weights, thetas=nested)
+    held = stream.sweep(max(1, min(chunks // 3, 24)), theta, weights, thetas=nested, data=data)
     estimate, left = estimated(held, weights)
     return Fit(stream, theta, estimate, left, converged, chunks * stream.rows)
 
 
 @functools.lru_cache(maxsize=32)
-def prepared(problem: Problem, trial: Trial) -> tuple[Stream, np.ndarray]:
+def prepared(problem: Problem, trial: Trial, devices: int = 1) -> tuple[Stream, np.ndarray]:
     """The compiled stream of a problem with given features, kept so that solving again compiles nothing."""
-    stream = Stream.build(trial, blocks(problem, max(2 * trial.count, 128)))
+    stream = Stream.build(trial, blocks(problem, max(2 * trial.count, 128)), devices=devices)
     return stream, np.array([weight(problem, block) for block in stream.blocks])
 
 
@@ -148,6 +163,8 @@ def estimated(held: Sums, weights: np.ndarray) -> tuple[float, float]:
 @in_double
 def solve_collocation(problem: Problem, tol: float, options: Options = Options()) -> Solution:
     """Refine until the estimate is below `tol` or the features run out; the best fit is returned with its status."""
+    if not 1 <= options.devices <= len(jax.devices()):
+        raise BadInput(f"devices needs a number from 1 to {len(jax.devices())}, not {options.devices}.")
     best: Fit | None = None
     history: list[tuple[int, float, float]] = []
     for step in range(options.steps):

@@ -55,14 +55,34 @@ class Stream:
     blocks: tuple[Block, ...]
     order: np.ndarray
     sizes: tuple[int, ...]
+    shapes: tuple[tuple[Any, tuple[int, ...]], ...] = ()
+    """What the features read besides the points, by key and shape: arguments of the pass, so that other values of them
+    compile nothing."""
+    devices: int = 1
+    """How many share the points; their triangles are joined by one more factorisation (TSQR, Demmel et al. 2012)."""
 
     @staticmethod
-    def build(trial: Trial, blocks: tuple[Block, ...]) -> Stream:
+    def build(trial: Trial, blocks: tuple[Block, ...], shapes: tuple[Any, ...] = (), devices: int = 1) -> Stream:
         """Columns are ordered by level, so that those below each cut come first and make the nested problems."""
         band = np.searchsorted(np.array(CUTS), trial.level - 1e-9)
         return Stream(
-            trial, blocks, np.argsort(band, kind="stable"), tuple(int(np.sum(band <= i)) for i in range(LEVELS))
+            trial,
+            blocks,
+            np.argsort(band, kind="stable"),
+            tuple(int(np.sum(band <= i)) for i in range(LEVELS)),
+            shapes,
+            devices,
         )
+
+    def chunk(self, start: Any, offset: float, theta: Any, weights: Any) -> Any:
+        """One chunk's weighted rows [A | b], columns permuted: (rows, M + 1)."""
+        made = []
+        for i, block in enumerate(self.blocks):
+            env, keep, values = block.at(start * block.rows, offset)
+            a, b = block.linear(self.trial, env, theta, values)
+            row = jnp.where(keep[:, None], jnp.concatenate([a, b[:, None]], axis=1), 0.0)
+            made.append(row * (weights[i] / np.sqrt(block.rows)))
+        return jnp.concatenate(made)[:, np.append(self.order, self.trial.count)]
 
     @property
     def rows(self) -> int:
@@ -72,15 +92,22 @@ class Stream:
     def fields(self) -> list[str]:
         return [name for name, group in self.trial.families.items() if group[0].axes]
 
-    def _pass(self, chunks: Any, fit: Any, offset: Any, theta: Any, weights: Any, scale: Any, thetas: Any) -> Any:
-        """One pass: triangle, residuals, column squares, kept counts, field sizes and gaps. Columns are permuted."""
+    def _pass(
+        self, chunks: Any, fit: Any, offset: Any, theta: Any, weights: Any, scale: Any, thetas: Any, data: Any
+    ) -> Any:
+        """One pass of `chunks` chunks per device: triangle, residuals, column squares, field sizes and gaps. Columns
+        are permuted."""
         m, nb = self.trial.count, len(self.blocks)
+        shared = self.devices > 1
+        rank = jax.lax.axis_index("points") if shared else 0
 
-        def body(step: Any, carry: Any) -> Any:
+        def body(turn: Any, carry: Any) -> Any:
             r, squares, columns, counts, size, gaps = carry
+            step = turn * self.devices + rank
             made = []
             for i, block in enumerate(self.blocks):
                 env, keep, values = block.at(step * block.rows, offset)
+                env = {**env, **data}
                 a, b = block.linear(self.trial, env, theta, values)
                 row = jnp.where(keep[:, None], jnp.concatenate([a, b[:, None]], axis=1), 0.0)
                 left = row[:, :m] @ thetas - row[:, m:]
@@ -108,6 +135,10 @@ class Stream:
             zeros((f, LEVELS - 1)),
         )
         r, squares, columns, counts, size, gaps = jax.lax.fori_loop(0, chunks, body, start)
+        if shared:
+            parts = jax.lax.all_gather(r, "points").reshape(-1, m + 1)
+            r = jax.lax.cond(fit, lambda v: jnp.linalg.qr(v, mode="r"), lambda v: v[: m + 1], parts)
+            squares, columns, counts, size, gaps = jax.lax.psum((squares, columns, counts, size, gaps), "points")
         n = jnp.maximum(counts, 1.0)
         return r, squares / n[:, None], columns / n[:, None], size / n[0], gaps / n[0]
 
@@ -132,8 +163,14 @@ class Stream:
             real(len(self.blocks)),
             real(m + 1),
             real(m, LEVELS),
+            {key: real(*shape) for key, shape in self.shapes},
         )
-        return jax.jit(self._pass).lower(*arguments).compile(compiler_options=options)
+        run = self._pass
+        if self.devices > 1:
+            mesh = jax.sharding.Mesh(np.array(jax.devices()[: self.devices]), ("points",))
+            specs = tuple(jax.sharding.PartitionSpec() for _ in arguments)
+            run = jax.shard_map(run, mesh=mesh, in_specs=specs, out_specs=jax.sharding.PartitionSpec(), check_vma=False)
+        return jax.jit(run).lower(*arguments).compile(compiler_options=options)
 
     def sweep(
         self,
@@ -142,6 +179,7 @@ class Stream:
         weights: np.ndarray,
         columns: np.ndarray | None = None,
         thetas: np.ndarray | None = None,
+        data: dict[Any, np.ndarray] | None = None,
     ) -> Sums:
         """Fit (with column scales) or measure residuals on held-out points (without)."""
         m = self.trial.count
@@ -149,11 +187,13 @@ class Stream:
         scale = np.ones(m + 1) if columns is None else np.append(columns[self.order], 1.0)
         both = np.zeros((m, LEVELS)) if thetas is None else thetas
         offset = FIT if fit else HELD_OUT
-        arguments = (np.int64(chunks), np.bool_(fit), np.float64(offset), theta, weights, scale, both)
+        each = -(-chunks // self.devices)
+        arguments = (np.int64(each), np.bool_(fit), np.float64(offset), theta, weights, scale, both)
         executable = self.compiled if chunks < MANY else self.compiled_for_many
-        out = executable(*(jnp.asarray(argument) for argument in arguments))
+        extra = {key: jnp.asarray(value) for key, value in (data or {}).items()}
+        out = executable(*(jnp.asarray(argument) for argument in arguments), extra)
         r, residuals, squares, size, gaps = (np.asarray(part) for part in out)
-        return Sums(r / np.sqrt(chunks), residuals, squares, size, gaps)
+        return Sums(r / np.sqrt(each * self.devices), residuals, squares, size, gaps)
 
     def solve(self, triangle: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, float]:
         """The nested solutions, coarse to fine, as columns (M, LEVELS), and the ratio of the triangle's extreme

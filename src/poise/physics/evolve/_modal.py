@@ -1,12 +1,10 @@
 """Evolutions on a box in eigenmodes of their elliptic part: Legendre-Galerkin in space, exponentials in time.
 
 The linear part of the right side is put in self-adjoint form, r d^m u/dt^m = div(A grad u) - c u (weight r),
-discretised
-with Legendre polynomials that vanish where the solution does, and diagonalised once. With constant coefficients each
-axis
-is diagonalised alone and transforms are small matrices per axis (Lynch, Rice & Thomas 1964); otherwise the eigenproblem
-is dense. What is left of the right side is formed at Gauss points. A wave equation, second order in time, becomes
-a' = -i w a with a = w u + i u'.
+discretised with Legendre polynomials that vanish where the solution does, and diagonalised once. With constant
+coefficients each axis is diagonalised alone and transforms are small matrices per axis (Lynch, Rice & Thomas 1964);
+otherwise the eigenproblem is dense. What is left of the right side is formed at Gauss points. A wave equation, second
+order in time, becomes a' = -i w a with a = w u + i u'.
 """
 
 from __future__ import annotations
@@ -18,163 +16,13 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from .._calculus import atoms, evaluate, expand, linearise
-from .._expr import Const, Deriv, Expr, Unknown, add, mul
-from ..features._polynomial import legendre
+from .._calculus import atoms, evaluate, expand
+from .._expr import Const, Deriv, Expr, Unknown
+from ._elliptic import Elliptic, spatial
 from ._etdrk4 import march
 from ._fourier import terms
-from ._normal import DIRICHLET, Normal, tidy
-
-
-@dataclass(frozen=True, eq=False)
-class Line:
-    """Functions of one coordinate: Gauss nodes and weights, and the eigenmodes of -d2/dx2 with the boundary kind.
-
-    `basis` (degree+1, m) holds the modes in orthonormal Legendre coefficients. The modes are orthonormal in L2, which
-    keeps the matrices of variable coefficients well conditioned.
-    """
-
-    low: float
-    high: float
-    kind: str
-    size: int
-
-    @functools.cached_property
-    def gauss(self) -> tuple[np.ndarray, np.ndarray]:
-        x, w = np.polynomial.legendre.leggauss(int(1.5 * self.degree) + 4)
-        half = (self.high - self.low) / 2.0
-        return self.low + half * (x + 1.0), w * half
-
-    @property
-    def degree(self) -> int:
-        return self.size + 1 if self.kind == DIRICHLET else self.size - 1
-
-    @functools.cached_property
-    def recombine(self) -> np.ndarray:
-        m, degree = self.size, self.degree
-        if self.kind != DIRICHLET:
-            return np.eye(m)
-        made = np.zeros((degree + 1, m))
-        k = np.arange(m)
-        # P_k - P_{k+2} vanishes at both ends (Shen 1994)
-        made[k, k] = 1.0 / np.sqrt(k + 0.5)
-        made[k + 2, k] = -1.0 / np.sqrt(k + 2.5)
-        return made
-
-    def table(self, x: np.ndarray, order: int) -> np.ndarray:
-        """A derivative of the basis at points: (n, size)."""
-        half = (self.high - self.low) / 2.0
-        raw = legendre((x - self.low) / half - 1.0, self.degree, order, np)[order]
-        return raw @ self.basis / half ** (order + 0.5)
-
-    @property
-    def basis(self) -> np.ndarray:
-        return self.modes[1]
-
-    @functools.cached_property
-    def modes(self) -> tuple[np.ndarray, np.ndarray]:
-        """Eigenvalues of -d2/dx2, and its modes in Legendre coefficients."""
-        x, w = self.gauss
-        half = (self.high - self.low) / 2.0
-        raw = legendre((x - self.low) / half - 1.0, self.degree, 1, np)
-        value, slope = raw[0] @ self.recombine / half**0.5, raw[1] @ self.recombine / half**1.5
-        values, vectors = eigen(slope.T @ (w[:, None] * slope), value.T @ (w[:, None] * value))
-        return values, self.recombine @ vectors
-
-
-def eigen(stiffness: np.ndarray, mass: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """stiffness v = lambda mass v for symmetric matrices: eigenvalues and mass-orthonormal vectors."""
-    root = np.linalg.cholesky(mass)
-    inner = np.linalg.solve(root, np.linalg.solve(root, stiffness).T)
-    values, vectors = np.linalg.eigh((inner + inner.T) / 2.0)
-    return values, np.linalg.solve(root.T, vectors)
-
-
-@dataclass(frozen=True, eq=False)
-class Elliptic:
-    """A self-adjoint linear part: r u_t = sum d_i(a_i d_i u) - c u, and the rest of r times the right side over r."""
-
-    weight: Expr
-    diffusion: tuple[Expr, ...]
-    reaction: Expr
-    rest: Expr
-
-
-def elliptic(normal: Normal, i: int) -> Elliptic | None:
-    """The self-adjoint part of one right side, or None where second derivatives are mixed, unequal or missing."""
-    node, field = normal.rhs[i], normal.fields[i]
-    axes = normal.problem.domain.axes
-    second: list[Expr] = [Const(0.0) for _ in axes]
-    first: list[Expr] = [Const(0.0) for _ in axes]
-    reaction: Expr = Const(0.0)
-    used: list[tuple[Deriv, Expr]] = []
-    for key, coefficient in linearise(node).items():
-        if key[0] != field.name or atoms(coefficient):
-            continue
-        atom = next(a for a in atoms(node) if a.key == key)
-        orders = [spatial(part) for part in terms(expand(atom))]
-        for order in orders:
-            if sum(order) == 2 and max(order) == 2:
-                second[order.index(2)] = add(second[order.index(2)], coefficient)
-            elif sum(order) == 1:
-                first[order.index(1)] = add(first[order.index(1)], coefficient)
-            elif sum(order) == 0:
-                reaction = add(reaction, coefficient)
-            else:
-                return None
-        used.append((atom, coefficient))
-    if not _same(normal, second[0], second[0]) or any(_same(normal, a, Const(0.0)) for a in second):
-        return None
-    weight: Expr = Const(1.0)
-    divergence = all(_same(normal, b, _slope(a, axis)) for a, b, axis in zip(second, first, axes, strict=True))
-    plain = all(_same(normal, b, Const(0.0)) for b in first)
-    keep_first = not divergence
-    if not divergence and plain and not all(isinstance(a, Const) for a in second):
-        if any(not _same(normal, mul(a, Const(1.0)), second[0]) for a in second):
-            return None
-        weight, second = 1.0 / second[0], [Const(1.0) for _ in axes]
-        keep_first = False
-    elif not divergence and not all(isinstance(a, Const) for a in second):
-        return None
-    rest = node
-    for atom, coefficient in used:
-        orders = [spatial(part) for part in terms(expand(atom))]
-        if keep_first and all(sum(order) == 1 for order in orders):
-            continue
-        rest = add(rest, mul(Const(-1.0), mul(coefficient, atom)))
-    steady = isinstance(reaction, Const) or "t" not in _names(reaction)
-    if not steady or any("t" in _names(a) for a in second):
-        return None
-    scaled = mul(weight, reaction) if not isinstance(weight, Const) else reaction
-    return Elliptic(weight, tuple(second), mul(Const(-1.0), scaled), tidy(rest))
-
-
-def spatial(atom: Deriv) -> tuple[int, ...]:
-    """The derivative orders by space axis."""
-    assert not isinstance(atom.order, str)
-    return tuple(k for axis, k in zip(atom.field.axes, atom.order, strict=True) if axis != "t")
-
-
-def _names(node: Expr) -> set[str]:
-    from .._calculus import coordinates
-
-    return coordinates(node)
-
-
-def _slope(a: Expr, axis: str) -> Expr:
-    from .._calculus import differentiate
-
-    return differentiate(a, axis)
-
-
-def _same(normal: Normal, a: Expr, b: Expr) -> bool:
-    shape, rng = normal.problem.domain, np.random.default_rng(7)
-    env: dict[Any, Any] = {
-        n: rng.uniform(lo, hi, 16) for n, lo, hi in zip(shape.axes, shape.low, shape.high, strict=True)
-    }
-    if normal.problem.time:
-        env["t"] = rng.uniform(*normal.problem.time, 16)
-    return bool(np.allclose(evaluate(a, env), evaluate(b, env), rtol=1e-9, atol=1e-12))
+from ._line import Line, eigen
+from ._normal import Normal
 
 
 @dataclass(frozen=True, eq=False)

@@ -273,6 +273,16 @@ def _initial(problem: Problem, field: Unknown, order: int) -> list[Expr] | None:
     return [found[m] for m in range(order)] if set(found) == set(range(order)) else None
 
 
+def initial_values(problem: Problem, field: Unknown) -> Expr:
+    """What the initial condition says a field is at the start; raises `BadInput` where it does not say so."""
+    found = _initial(problem, field, 1)
+    if found is None:
+        raise BadInput(
+            f"The initial condition must give the value of {field.name}, such as initial({field.name} == 0)."
+        )
+    return found[0]
+
+
 def values_at(node: Expr, env: dict[str, np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
     """A tree of coordinates at points, broadcast to a shape."""
     return np.broadcast_to(np.asarray(evaluate(node, env), dtype=np.float64), shape)

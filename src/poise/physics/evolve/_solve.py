@@ -1,8 +1,7 @@
 """March an evolution, refining space and time until the estimated error is below the tolerance.
 
-Time: every run is repeated with half the step, and the difference, with the ratio of successive differences, says
-what is
-left (Richardson). Space: the energy in the last stretches of the spectrum, continued as a geometric series. A floor
+Time: every run is repeated with half the step, and the difference, with the ratio of successive differences, says what
+is left (Richardson). Space: the energy in the last stretches of the spectrum, continued as a geometric series. A floor
 for rounding stands under both.
 """
 
@@ -10,24 +9,24 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from .._calculus import evaluate
-from .._expr import Const
 from .._precision import in_double
 from .._problem import Problem
 from .._solution import Solution
 from .._status import Status
+from ._elliptic import elliptic
+from ._estimate import exact_in_time
 from ._etdrk4 import coefficients
 from ._fourier import Fourier, periodic_frame
-from ._modal import Modal, elliptic
+from ._modal import Modal
 from ._normal import Normal, normal_form
-from ._snapshots import WINDOW, Snapshots
+from ._refine import Run, densify, refine_time
+from ._snapshots import Snapshots
 
 MAX_DENSE = 2000
 """The largest dense eigenproblem, for coefficients that vary; it costs two seconds."""
@@ -47,22 +46,6 @@ class Options:
     max_steps: int = 200_000
     between: bool = True
     max_dense: int = MAX_DENSE
-
-
-@dataclass(frozen=True, eq=False)
-class Run:
-    """States (instants, fields, …) of one run and the figures of its refinement."""
-
-    states: np.ndarray
-    steps: int
-    in_time: float
-    in_space: float
-    tails: tuple[float, ...]
-    rounding: float = 1e-14
-
-    @property
-    def estimate(self) -> float:
-        return math.hypot(self.in_time, self.in_space) + self.rounding
 
 
 @functools.lru_cache(maxsize=32)
@@ -96,50 +79,6 @@ def applies(problem: Problem) -> str | None:
     return "modal" if d <= 3 and modal_of(problem, (8,) * d, 1) is not None else None
 
 
-def relative(states: np.ndarray, size: float) -> float:
-    return float(np.sqrt(np.sum(np.abs(states) ** 2)) / max(size, 1e-300))
-
-
-def octaves(line: np.ndarray) -> float:
-    """The norm of what follows the energies `line`, from its last two quarters: Fourier spectra are irregular."""
-    n = len(line)
-    before, last = (math.sqrt(float(np.sum(line[i * n // 4 : (i + 1) * n // 4]))) for i in (2, 3))
-    ratio = min(max(last / max(before, 1e-300), 1e-3), 0.9)
-    return last * ratio / (1.0 - ratio) if last > 1e-14 * math.sqrt(float(np.sum(line))) else 0.0
-
-
-def envelope(line: np.ndarray) -> float:
-    """The same for Legendre spectra, which are smooth but for parity: the decay per mode at the end, continued."""
-    n = len(line)
-    pairs = np.sqrt(line[1:] + line[:-1])
-    step = max(2 * round(n / 32), 2)
-    last, before, earlier = (max(float(pairs[-1 - k * step]), 1e-300) for k in range(3))
-    if last <= 1e-14 * math.sqrt(float(np.sum(line))):
-        return 0.0
-    decay, past = (last / before) ** (1.0 / step), (before / earlier) ** (1.0 / step)
-    decay = min(decay * min(decay / past, 1.0), 1.0 - 1.0 / n)  # entire functions decay ever faster
-    return last * decay / math.sqrt(1.0 - decay**2)
-
-
-def tails(spectra: np.ndarray, kind: str) -> tuple[float, ...]:
-    """Per space axis the estimated norm of what lies beyond the last mode, relative to the whole.
-
-    `spectra` (instants, fields, n1, n2, …): for Fourier in the order of fftfreq (the last axis a half spectrum).
-    """
-    energy = np.sum(np.abs(spectra) ** 2, axis=(0, 1))
-    whole = math.sqrt(float(np.sum(energy))) or 1.0
-    found = []
-    for axis in range(energy.ndim):
-        line = np.sum(energy, axis=tuple(j for j in range(energy.ndim) if j != axis))
-        if kind == "fourier" and axis < energy.ndim - 1:
-            n = len(line)
-            half = line[: n // 2 + 1].copy()
-            half[1 : (n + 1) // 2] += line[: n // 2 : -1]
-            line = half
-        found.append((octaves if kind == "fourier" else envelope)(line) / whole)
-    return tuple(found)
-
-
 @in_double
 def solve_march(problem: Problem, tol: float, options: Options = Options()) -> Solution:
     """March in Fourier or in eigenmodes, whichever `applies` says; refine until the estimate is below `tol`."""
@@ -154,7 +93,7 @@ def solve_march(problem: Problem, tol: float, options: Options = Options()) -> S
         make = fourier_of if kind == "fourier" else modal_of
         scheme = make(problem, nodes, options.snapshots)
         assert scheme is not None
-        run, substeps = _refine_time(problem, scheme, tol, substeps, options)
+        run, substeps = refine_time(problem, scheme, tol, substeps, options.points, options.max_steps)
         history.append((nodes, run.steps, run.in_time, run.in_space))
         if best is None or not math.isfinite(best.estimate) or run.estimate <= best.estimate:
             best, space = run, scheme
@@ -173,161 +112,11 @@ def solve_march(problem: Problem, tol: float, options: Options = Options()) -> S
     assert best is not None
     between = 0.0
     if options.between:
-        best, space, between = _densify(problem, make, space, best)
-    return _finish(problem, space, best, between, tol, history)
+        best, space, between = densify(problem, make, space, best)
+    return finish(problem, space, best, between, tol, history)
 
 
-def _densify(problem: Problem, make: Any, scheme: Any, run: Run) -> tuple[Run, Any, float]:
-    """More instants, the steps as they are, until interpolation between them is not what limits the accuracy."""
-    nodes = scheme.nodes if isinstance(scheme, Fourier) else scheme.sizes
-    between = _interpolation(run.states)
-    while (
-        math.isfinite(between)
-        and between > 0.3 * max(run.estimate, 1e-14)
-        and 2 * run.states.nbytes <= 256 * 2**20
-        and scheme.snapshots < 1600
-    ):
-        scheme = make(problem, nodes, 2 * scheme.snapshots)
-        substeps = max(1, round(run.steps / scheme.snapshots))
-        states = _march(problem, scheme)(substeps)
-        run = Run(states, substeps * scheme.snapshots, run.in_time, run.in_space, run.tails, run.rounding)
-        between = _interpolation(states)
-    return run, scheme, between
-
-
-def _interpolation(states: np.ndarray) -> float:
-    """The relative error of interpolating between instants, from doing so between every second and every fourth one.
-
-    Where data are smooth the error falls by 2^WINDOW per halving; where they are not (a boundary layer at the start) it
-    falls more slowly, and the measured ratio says how much. The start, whose interpolant is one-sided, is counted
-    apart.
-    """
-    if len(states) < 4 * WINDOW + 1 or not np.all(np.isfinite(states)):
-        return 0.0
-    size = float(np.sqrt(np.sum(np.abs(states) ** 2))) or 1.0
-
-    def inner(stride: int) -> float:
-        near = stride * np.arange(-WINDOW + 1, WINDOW, 2)
-        weights = np.array([np.prod([-b / (a - b) for b in near if b != a]) for a in near])
-        reach = stride * (WINDOW - 1)
-        guess = sum(w * states[reach + k : len(states) - reach + k] for w, k in zip(weights, near, strict=True))
-        return relative(guess - states[reach : len(states) - reach], size)
-
-    def edge(stride: int) -> float:
-        near = 2 * stride * np.arange(WINDOW)
-        weights = np.array([np.prod([(stride - b) / (a - b) for b in near if b != a]) for a in near])
-        return relative(np.tensordot(weights, states[near], axes=1) - states[stride], size) * math.sqrt(stride)
-
-    found = []
-    for measure in (inner, edge):
-        wide, narrow = measure(2), measure(1)
-        found.append(narrow * float(np.clip(narrow / max(wide, 1e-300), 2.0**-WINDOW, 0.9)))
-    return math.hypot(*found)
-
-
-def _refine_time(
-    problem: Problem, scheme: Fourier | Modal, tol: float, substeps: int, options: Options
-) -> tuple[Run, int]:
-    """Halve the step until the difference says that time is no longer the larger error."""
-    count = math.prod(scheme.nodes) if isinstance(scheme, Fourier) else math.prod(scheme.sizes)
-    fixed = options.points is not None
-    if options.points is not None:
-        substeps = max(1, round(options.points / count / scheme.snapshots / 2))
-    states = _march(problem, scheme)
-    if _exact(scheme):
-        final = states(1)
-        return Run(final, scheme.snapshots, 0.0, *_space(scheme, final), _rounding(problem, scheme)), 1
-    coarse, last = states(substeps), math.nan
-    share = _share(problem, scheme, coarse)
-    if substeps > 1 and not fixed:  # a third run, so that the first ratio is measured, not assumed
-        before = states(substeps // 2)
-        last = relative(coarse - before, float(np.sqrt(np.sum(np.abs(coarse) ** 2)))) * share
-        last = last if math.isfinite(last) else math.nan
-    while True:
-        fine = states(2 * substeps)
-        size = float(np.sqrt(np.sum(np.abs(fine) ** 2)))
-        gap = (
-            relative(fine - coarse, size) * share
-            if np.all(np.isfinite(fine)) and np.all(np.isfinite(coarse))
-            else math.inf
-        )
-        ratio = min(max(gap / last, 1.0 / 64.0), 0.9) if math.isfinite(last) and last > 0.0 else 1.0 / 16.0
-        in_time = gap * ratio / (1.0 - ratio)
-        whole, each = _space(scheme, fine) if math.isfinite(gap) else (math.inf, (math.inf,) * len(scheme.nodes))
-        whole *= share
-        substeps *= 2
-        enough = in_time <= max(0.5 * tol, 0.1 * whole if math.isfinite(whole) else 0.0)
-        if fixed or enough or substeps * scheme.snapshots >= options.max_steps:
-            run = Run(fine, substeps * scheme.snapshots, in_time, whole, each, _rounding(problem, scheme))
-            return run, max(substeps // 2, 1)
-        if not math.isfinite(gap) and substeps * scheme.snapshots > 20_000:
-            return Run(fine, substeps * scheme.snapshots, math.inf, math.inf, each), max(substeps // 4, 1)
-        coarse, last = fine, gap
-
-
-def _march(problem: Problem, scheme: Fourier | Modal) -> Callable[[int], np.ndarray]:
-    """A function from the number of steps between instants to the states."""
-    assert problem.time is not None
-    begin, length = problem.time[0], problem.time[1] - problem.time[0]
-    linear = scheme.split[0] if isinstance(scheme, Fourier) else scheme.linear()
-    start = jnp.asarray(scheme.start())
-    data = {a: jnp.asarray(v) for a, v in scheme.grid.items()} if isinstance(scheme, Fourier) else None
-    march = scheme.run
-
-    def states(k: int) -> np.ndarray:
-        h = length / scheme.snapshots / k
-        factors = tuple(jnp.asarray(part) for part in coefficients(linear, h))
-        return np.asarray(march(start, np.float64(begin), np.float64(h), np.int64(k), factors, data))
-
-    return states
-
-
-def _share(problem: Problem, scheme: Fourier | Modal, states: np.ndarray) -> float:
-    """The size of what is marched relative to the solution, which has its lift besides; one without lifts."""
-    normal = scheme.normal
-    if isinstance(scheme, Fourier) or all(isinstance(lift, Const) and lift.value == 0.0 for lift in normal.lift):
-        return 1.0
-    assert problem.time is not None
-    d, marched, whole = len(scheme.sizes), 0.0, 0.0
-    if not np.all(np.isfinite(states)):
-        return 1.0
-    for k in np.linspace(0, len(states) - 1, 5).astype(int):
-        t = problem.time[0] + (problem.time[1] - problem.time[0]) * k / (len(states) - 1)
-        for i, lift in enumerate(normal.lift):
-            w = scheme.to_nodes(i, (0,) * d)(scheme.values(i, states[k : k + 1])[0], np)
-            marched += float(np.sum(w**2))
-            whole += float(np.sum((w + np.asarray(evaluate(lift, {**scheme.grid, "t": np.asarray(t)}))) ** 2))
-    return math.sqrt(marched / max(whole, 1e-300))
-
-
-def _rounding(problem: Problem, scheme: Fourier | Modal) -> float:
-    """What rounding leaves: eigenvalues of a matrix are good to eps times the largest one, and act for a time."""
-    assert problem.time is not None
-    if isinstance(scheme, Fourier):
-        return 2e-14
-    length, worst = problem.time[1] - problem.time[0], 0.0
-    for values, _ in scheme.spectra:
-        top, low = float(np.max(np.abs(values))), max(float(np.min(np.abs(values))), 1e-3)
-        reach = length / (2.0 * math.sqrt(low)) if scheme.normal.order == 2 else min(length, 1.0 / low)
-        worst = max(worst, 0.04 * 2.2e-16 * top * reach)
-    return worst + 1e-14
-
-
-def _exact(scheme: Fourier | Modal) -> bool:
-    rest = scheme.split[1] if isinstance(scheme, Fourier) else [part.rest for part in scheme.parts]
-    return all(isinstance(node, Const) and node.value == 0.0 for node in rest)
-
-
-def _space(scheme: Fourier | Modal, states: np.ndarray) -> tuple[float, tuple[float, ...]]:
-    if isinstance(scheme, Fourier):
-        each = tails(states, "fourier")
-    else:
-        spectra = [scheme.legendre(i, scheme.values(i, states)) for i in range(len(scheme.parts))]
-        each = tails(np.stack(spectra, axis=1), "legendre")
-    return math.sqrt(sum(t * t for t in each)), each
-
-
-def _finish(
+def finish(
     problem: Problem, scheme: Fourier | Modal, run: Run, between: float, tol: float, history: list[Any]
 ) -> Solution:
     normal = scheme.normal
@@ -361,16 +150,16 @@ def _finish(
         Snapshots(problem.axes, bases, times, states, lifts),
         status,
         estimate,
-        f"{how}, {'exact in time' if _exact(scheme) else 'ETDRK4'}",
+        f"{how}, {'exact in time' if exact_in_time(scheme) else 'ETDRK4'}",
         count * run.steps,
         count * len(names),
         (*problem.domain.low, problem.time[0]),
         (*problem.domain.high, problem.time[1]),
-        {"history": history, "xla_temp_bytes": _temporary(scheme)},
+        {"history": history, "xla_temp_bytes": temporary_bytes(scheme)},
     )
 
 
-def _temporary(scheme: Fourier | Modal) -> int:
+def temporary_bytes(scheme: Fourier | Modal) -> int:
     """XLA's temporary memory of the march; the number of steps is an argument, so it does not depend on it."""
     linear = scheme.split[0] if isinstance(scheme, Fourier) else scheme.linear()
     start = jnp.asarray(scheme.start())

@@ -71,6 +71,51 @@ def ridges(
     return Ridges(tuple(axes), name, weights, bias, (np.arange(count) + 1.0) / count)
 
 
+@dataclass(frozen=True, eq=False)
+class Hidden:
+    """A hidden layer of tanh units whose weights (count, d + 1), the bias last, are found at the points under
+    ("hidden", key)."""
+
+    axes: tuple[str, ...]
+    key: str
+    count: int
+
+    @property
+    def level(self) -> np.ndarray:
+        return (np.arange(self.count) + 1.0) / self.count
+
+    def columns(self, env: Mapping[Any, Any], order: Order) -> Any:
+        table = env["hidden", self.key]
+        x = jnp.stack([jnp.asarray(env[axis]) for axis in self.axes], axis=1)
+        weights = table[:, :-1]
+        s = x @ weights.T + table[:, -1]
+        space = np.array([axis != "t" for axis in self.axes])
+        if order == "lap":
+            return activation("tanh", s, 2) * jnp.sum(weights[:, space] ** 2, axis=1)
+        if order == "dn":
+            n = jnp.stack([env["n", axis] for axis in self.axes if axis != "t"], axis=1)
+            return activation("tanh", s, 1) * (n @ weights[:, space].T)
+        assert not isinstance(order, str)
+        factor = jnp.prod(weights ** np.array(order), axis=1)
+        return activation("tanh", s, sum(order)) * factor
+
+    def fixed(self, table: np.ndarray) -> Ridges:
+        """The same layer with its weights in it."""
+        return Ridges(self.axes, "tanh", table[:, :-1], table[:, -1], self.level)
+
+
+def between(first: np.ndarray, second: np.ndarray, steepness: float) -> np.ndarray:
+    """The weights and biases (count, d + 1) of tanh units that turn between pairs of points (count, d).
+
+    tanh(2 steepness g . (x - middle) / |g|^2) with g the gap: -steepness and +steepness at the two points (SWIM:
+    Bolager et al. 2023, eq. 4).
+    """
+    gap = second - first
+    weights = 2.0 * steepness * gap / np.sum(gap**2, axis=1, keepdims=True)
+    bias = -np.sum(weights * (first + second) / 2.0, axis=1)
+    return np.concatenate([weights, bias[:, None]], axis=1)
+
+
 def sines(axes: Sequence[str], low: Any, high: Any, counts: Sequence[int], extension: float = 1.0) -> Ridges:
     """Fourier modes cos and sin of the lattice of frequencies on a box `extension` times as wide (1: periodic)."""
     low, high = np.asarray(low, float), np.asarray(high, float)

@@ -16,10 +16,12 @@ from .._calculus import atoms, is_linear
 from .._problem import Problem
 from .._solution import Solution
 from .._status import Status
-from ..evolve._modal import Modal, elliptic
+from ..evolve._elliptic import elliptic
+from ..evolve._estimate import tails
+from ..evolve._modal import Modal
 from ..evolve._normal import Normal, boundary_form, replace_atoms
 from ..evolve._snapshots import Snapshots
-from ..evolve._solve import MAX_DENSE, tails
+from ..evolve._solve import MAX_DENSE
 
 
 @dataclass(frozen=True)

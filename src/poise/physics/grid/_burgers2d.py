@@ -71,8 +71,9 @@ class Burgers2d:
             raise BadInput(f"burgers2d computes in float32 or float64, not {self.dtype!r}.")
         if self.kernel not in ("xla", "native"):
             raise BadInput(f"burgers2d's kernel is 'xla' or 'native', not {self.kernel!r}.")
-        if self.kernel == "native" and not (kernels.available()["cpu"] and jax.default_backend() == "cpu"):
-            raise BadInput("burgers2d's native kernel needs a CPU backend and the compiled kernels; see poise doctor.")
+        platform = "cpu" if jax.default_backend() == "cpu" else "cuda"
+        if self.kernel == "native" and not kernels.available()[platform]:
+            raise BadInput("burgers2d's native kernel needs the compiled kernels for this backend; see poise doctor.")
         stable = math.ceil(self.t_end / self.stable_dt)
         if self.steps == 0:
             object.__setattr__(self, "steps", 2 * stable)

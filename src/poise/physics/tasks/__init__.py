@@ -10,14 +10,16 @@ from typing import Any
 
 from poise.errors import BadInput
 
-from . import _elliptic, _evolution, _evolution2d, _flow, _high, _inverse
+from . import _elliptic, _evolution, _evolution2d, _flow, _high, _inverse, _pieces
 from ._task import Absent as Absent
 from ._task import Task as Task
 from ._task import data_folder as data_folder
 from ._task import run as run
 
 _ALL = {
-    task.name: task for module in (_evolution, _elliptic, _evolution2d, _flow, _high, _inverse) for task in module.TASKS
+    task.name: task
+    for module in (_evolution, _elliptic, _pieces, _evolution2d, _flow, _high, _inverse)
+    for task in module.TASKS
 }
 
 

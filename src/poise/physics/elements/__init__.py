@@ -1,0 +1,1 @@
+"""Spectral elements: curved quadrilaterals and hexahedra that follow holes, steps and interfaces."""
