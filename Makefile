@@ -3,13 +3,17 @@ PYTHON ?= python3
 VENV := .venv
 POISE := $(VENV)/bin/poise
 
-.PHONY: demo test test-oracle golden lint sass clean
+.PHONY: demo test test-processes test-oracle golden lint sass clean
 
 demo: $(VENV)/.user
 	$(POISE) demo
 
 test: $(VENV)/.dev
 	$(VENV)/bin/python -m pytest -n 2 --dist loadfile
+
+# Real processes, killed and stopped: minutes, and a machine with nothing else to do.
+test-processes: $(VENV)/.dev
+	$(VENV)/bin/python -m pytest -o addopts= -q --timeout=400 tests/processes
 
 # Live comparison of the Llama with transformers, in an environment of its own (torch: a CPU build is enough).
 test-oracle: .venv-oracle/.ready

@@ -242,7 +242,7 @@ class PeerLoop:
         self._act(decision, fault)
 
     def _seen(self, ready: PeerReady, index: int, table: np.ndarray, mended: Any, late: Any) -> Seen:
-        return Seen(index, table, *ready.gathered(mended, late))
+        return Seen(index, table, *ready.gathered(mended, late), time.perf_counter())
 
     def _described(self, fault: Fault, index: int) -> Fault:
         row = 0

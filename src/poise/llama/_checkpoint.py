@@ -70,15 +70,16 @@ def load(
 
         for group in _groups(config):
             path = wanted[group[0]].path
+            leaf = path[-1]
             shape, spec = _at(shapes(config), path), _at(layouts, path)
             if mesh is not None:
                 shard_shape(group[0], shape, spec, dict(mesh.shape))
             stored = _checked(group, shape[1:] if len(path) > 1 else shape, piece)
             kind = jnp.dtype(stored if dtype is None else dtype)
             if len(path) == 1:
-                params[path[-1]] = _placed(shape, _sharding(mesh, spec, device), kind, piece(group[0]))
+                params[leaf] = _placed(shape, _sharding(mesh, spec, device), kind, piece(group[0]))
             else:
-                params["layers"][path[-1]] = _stacked(shape, spec, mesh, device, kind, group, piece)
+                params["layers"][leaf] = _stacked(shape, spec, mesh, device, kind, group, piece)
     return params, config
 
 
