@@ -68,7 +68,21 @@ def test_links_in_the_documentation_lead_somewhere() -> None:
 
 
 def test_commands_in_the_documentation_exist() -> None:
-    known = {"demo", "generate", "run", "stream", "plan", "serve", "status", "doctor", "bench", "solve", "tasks"}
+    known = {
+        "demo",
+        "generate",
+        "run",
+        "stream",
+        "launch",
+        "worker",
+        "plan",
+        "serve",
+        "status",
+        "doctor",
+        "bench",
+        "solve",
+        "tasks",
+    }
     for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
         for command in re.findall(r"`poise ([a-z]+)", page.read_text()):
             assert command in known, f"{page.name}: poise {command}"
