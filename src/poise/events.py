@@ -183,13 +183,13 @@ class ProcessStarted(Event):
 @dataclass(frozen=True)
 class ProcessLost(Event):
     """The process in `seat` is dead; `slot` is the logical slot that it held, or -1 for a spare. `detect_s` is the
-    time from the blow, where that is known."""
+    time from the blow, or -1 where nobody knows it."""
 
     seat: int
     incarnation: int
     slot: int
     cause: str
-    detect_s: float | None = None
+    detect_s: float = -1.0
 
 
 @dataclass(frozen=True)

@@ -309,7 +309,7 @@ class Launcher:
         role = "active" if device in self.slots else "spare"
         slot = self.slots.index(device) if role == "active" else -1
         detect = None if worker.struck is None else now - worker.struck
-        self.emit(ProcessLost(device[0], device[1], slot, cause, detect))
+        self.emit(ProcessLost(device[0], device[1], slot, cause, -1.0 if detect is None else detect))
         if worker.done:
             return
         if not self._running:
