@@ -1,5 +1,7 @@
 """The tasks: errors, honest estimates, references, and no reverse-mode differentiation anywhere."""
 
+from dataclasses import replace
+
 import jax
 import numpy as np
 import pytest
@@ -36,6 +38,10 @@ GOALS = {  # of those that take a second or two; `poise solve` prints the rest
     "ns2d-c-p": 2e-3,
 }
 
+DATA_ARE_OFF = {"poisson2d-cg"}
+"""Tasks that are solved better than their published data: the file of poisson2d-cg is 9.0e-5 off a solution that is
+converged to 6e-7, so the distance to it says nothing about an error of 5e-6."""
+
 
 @pytest.fixture(scope="module")
 def forbidden_reverse_mode():
@@ -62,8 +68,17 @@ def test_task_reaches_its_goal_and_knows_its_error(name: str, forbidden_reverse_
     assert set(report) >= WORDS
     assert report["status"] == "converged"
     assert report["rel_l2"] <= GOALS[name]
-    if report["rel_l2"] > 1e-11:  # below that rounding speaks, not the method
-        assert 0.1 <= report["error_estimate"] / report["rel_l2"] <= 10.0, report
+    error = true_error(name) if name in DATA_ARE_OFF else report["rel_l2"]
+    if error > 1e-11:  # below that rounding speaks, not the method
+        assert 0.1 <= report["error_estimate"] / error <= 10.0, report
+
+
+def true_error(name: str) -> float:
+    """Relative L2 error against the project's own solution, converged further than the data are."""
+    task = get(name)
+    reference = replace(task, data=None).reference(task.tol)
+    values = np.reshape(task.measure(task.solve(task.tol, None), reference.points), reference.values.shape)
+    return float(np.linalg.norm(values - reference.values) / np.linalg.norm(reference.values))
 
 
 def test_reverse_mode_is_really_forbidden(forbidden_reverse_mode: None) -> None:
