@@ -21,9 +21,9 @@ from typing import Any
 
 import jax
 
-from poise.cli._launch import run_over
+from poise.cli._launch import BLOCK, run_over
 from poise.cli._launch_plan import make_plan
-from poise.cli._launch_report import BLOCK, cost
+from poise.cli._launch_report import cost
 from poise.events import Event, ProcessStarted, Survivable, Swapped
 from poise.faults import ProcessFault
 from poise.physics.grid import Burgers2d

@@ -22,6 +22,7 @@ from poise.events import (
     RunFinished,
     RunStarted,
     RunStopped,
+    Survivable,
     Swapped,
 )
 
@@ -296,3 +297,18 @@ def test_every_fault_gets_an_action_that_the_registry_can_carry_out(registry, ki
         assert droppable
     if decision.action is Action.RETRY:
         assert attempt == 0, "plain retry must end"
+
+
+def test_over_processes_the_launcher_says_whether_the_next_loss_is_survivable():
+    r = apply(Registry(), RunStarted("burgers2d", 0, (0, 1), (2,)))
+    assert r.survivable[0], "warm spares, as long as nobody knows better"
+    for event, ok, spares in (
+        (Survivable(1, False, "another is being made ready", 0), False, (2,)),
+        (DeviceChanged(2, "failed", "killed"), False, ()),
+        (DeviceChanged(2, "spare", "warm again"), False, (2,)),
+        (Survivable(9, True, "the parity is whole", 2), True, (2,)),
+    ):
+        r = apply(r, event)
+        assert (r.survivable[0], r.spares) == (ok, spares)
+    assert r.survivable[1] == "the parity is whole"
+    assert apply(r, RunStarted("burgers2d", 0, (0, 1), ())).survivable[0] is False

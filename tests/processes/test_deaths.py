@@ -47,7 +47,7 @@ def test_every_process_may_die_in_turn(clean: str, tmp_path: Path) -> None:
     stopped = next(s for s in ran.swaps if s.slot == 0)
     assert "did not answer" in stopped.cause
     assert "most recent call first" in (tmp_path / "logs" / "worker-0.0.log").read_text(), "its stacks are in its log"
-    assert [e.fault.kind for e in events if isinstance(e, Noticed)] == ["memory"]
+    assert [e.fault.kind for e in events if isinstance(e, Noticed)] == ["memory", "lost", "lost", "lost"]
     assert [e.slot for e in losses(events)] == [-1, 0, 1, 2]
     known = [e.yes for e in events if isinstance(e, Survivable)]
     assert known[:3] == [True, False, True], "protected, the spare killed, protected again"

@@ -16,12 +16,7 @@ import jax
 from ..control import Journal
 from ..devices.process import Launcher
 from ..errors import BadInput, PoiseError, Stopped
-from ..events import (
-    Event,
-    RunFinished,
-    RunStarted,
-    RunStopped,
-)
+from ..events import Event, Protected, RunFinished, RunStarted, RunStopped
 from ..faults import ProcessFault, load_process_script
 from ..keeper._peer_life import replicas_of
 from ..keeper._snapshot import fingerprint, read
@@ -124,11 +119,9 @@ def run_over(
             serving=quiet if serve is None else say_where,
         )  # fmt: skip
         desk.launcher = launcher
-        hear(
-            RunStarted(
-                plan.workload.name, 0, tuple(range(plan.active)), tuple(range(plan.active, plan.active + plan.spares))
-            )
-        )
+        seats_of_all = tuple(range(plan.active + plan.spares))
+        hear(RunStarted(plan.workload.name, 0, seats_of_all[: plan.active], seats_of_all[plan.active :]))
+        hear(Protected(plan.form.state_bytes, plan.form.spare_bytes, plan.source))
         t0 = time.perf_counter()
         try:
             launcher.run()

@@ -23,6 +23,7 @@ from ..events import (
     RunFinished,
     RunStarted,
     RunStopped,
+    Survivable,
     Swapped,
 )
 
@@ -62,10 +63,14 @@ class Registry:
     dropped: int = 0
     job: str = ""
     status: str = "idle"
+    told: tuple[bool, str] | None = None
 
     @property
     def survivable(self) -> tuple[bool, str]:
-        """Whether the next loss of a device can be survived by a swap, and why."""
+        """Whether the next loss of a device can be survived by a swap, and why: as the launcher of a run over processes
+        last said (`told`), else by the warm spares."""
+        if self.told is not None:
+            return self.told
         if self.spares:
             return True, f"{len(self.spares)} warm spare{'s' if len(self.spares) > 1 else ''}"
         return False, "no spare is left; the run would stop and could be resumed on fewer devices"
@@ -145,6 +150,8 @@ def apply(registry: Registry, event: Event) -> Registry:
                 routes=_with(registry.routes, {event.old_id: event.new_id}),
                 step=max(registry.step, event.step),
             )
+        case Survivable():
+            return replace(registry, told=(event.yes, event.why))
         case Ordered():
             return _ordered(registry, event)
         case Done():

@@ -119,7 +119,7 @@ class Summary:
             "faults": {str(d): n for d, n in r.faults.items()},
             "orders": [to_dict(o) for o in r.orders.values()],
             "step": r.step, "noticed": r.noticed, "mended": r.mended, "dropped": r.dropped,
-            "job": r.job, "status": r.status,
+            "job": r.job, "status": r.status, "told": r.told,
         }  # fmt: skip
         out["open"] = [i.to_dict() for i in self.open]
         return out
@@ -130,6 +130,7 @@ class Summary:
         data = dict(data)
         r: dict[str, Any] = dict(data.pop("registry"))
         orders: list[Any] = [from_dict(o) for o in r.pop("orders")]
+        told = r.pop("told")
         registry = Registry(
             devices=MappingProxyType({int(d): State(s) for d, s in r.pop("devices").items()}),
             slots=tuple(r.pop("slots")),
@@ -137,6 +138,7 @@ class Summary:
             routes=MappingProxyType({int(a): b for a, b in r.pop("routes").items()}),
             faults=MappingProxyType({int(d): n for d, n in r.pop("faults").items()}),
             orders=MappingProxyType({o.order: o for o in orders}),
+            told=None if told is None else (bool(told[0]), str(told[1])),
             **r,
         )
         open_ = [Incident.from_dict(i) for i in data.pop("open")]

@@ -19,7 +19,18 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import PoiseError, Stopped
-from ...events import Event, ProcessLost, ProcessStarted, Survivable, Swapped
+from ...events import (
+    Action,
+    DeviceChanged,
+    Event,
+    Fault,
+    Mended,
+    Noticed,
+    ProcessLost,
+    ProcessStarted,
+    Survivable,
+    Swapped,
+)
 from ._children import Child, how, start_coordinator
 from ._progress import Progress
 from ._verdict import Beyond, Device, Report, Situation, Verdict, judge
@@ -72,6 +83,7 @@ class Mending:
     step: int
     reports: dict[Device, Report] = field(default_factory=dict)
     verdict: Verdict | None = None
+    fault: Fault | None = None
     compiles: dict[Device, int] = field(default_factory=dict)
 
 
@@ -329,6 +341,7 @@ class Launcher:
     def _lose_standby(self, cause: str, worker: Worker, now: float) -> None:
         """Nobody waits for the standby while the run goes on; its protection ends."""
         self.standby, self.protected = None, False
+        self.emit(DeviceChanged(worker.device[0], "failed", cause))
         self.emit(Survivable(self.progress.step, False, f"the spare {cause}; another is being made ready", 0))
         if self._order is not None or not self.progress.stepping:
             self._halt(cause, worker, now)
@@ -345,6 +358,11 @@ class Launcher:
         assert self._mending is not None
         if worker.device in self.slots:
             self._mending.dead = worker
+            self._mending.fault = fault = Fault(
+                max(self.progress.step, 0), "lost", (self.slots.index(worker.device),), (worker.device[0],), cause,
+                mended=False,
+            )  # fmt: skip
+            self.emit(Noticed(fault, Action.SWAP, "its process is gone"))
         self._order = None
         self._at.clear()
         for other in self.workers.values():
@@ -424,6 +442,8 @@ class Launcher:
             new = self.slots[verdict.rebuilt]
             self.emit(Swapped(verdict.restart, verdict.rebuilt, dead.device[0], new[0], "lost", verdict.source,
                               swap.swap_s, total))  # fmt: skip
+            assert mending.fault is not None
+            self.emit(Mended(mending.fault, Action.SWAP, swap.swap_s, total, verdict.lost))
             self.emit(Survivable(verdict.restart, False, "the spare was used; another is being made ready", 0))
         self._restart_seats()
         self._recruit()
@@ -533,6 +553,7 @@ class Launcher:
         why = "the successors are warm and the parity is whole" if self.source == "parity" else "replicas live"
         if len(slots) < len(self.slots):
             why += f"; only for slots {slots}: the spare shares a device with the others"
+        self.emit(DeviceChanged(spare[0], "spare", why))
         self.emit(Survivable(step, len(slots) == len(self.slots), why, len(slots)))
 
     # -- stuck workers ------------------------------------------------------------------------------------------------
