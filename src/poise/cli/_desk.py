@@ -78,7 +78,7 @@ class Desk:
         if self._waiting and launcher.protected and not self._open and step >= self._waiting[0].step:
             fault = self._waiting.pop(0)
             self._open = True
-            device = launcher.sitting(fault.worker)
+            device = launcher.crew.sitting(fault.worker)
             if fault.phase and device is not None:
                 self._send(fault, device)
             else:
@@ -86,10 +86,10 @@ class Desk:
 
     def _send(self, fault: ProcessFault, device: Device) -> None:
         assert self.launcher is not None
-        self.launcher.tell(device, {"do": "strike", "fault": asdict(fault)})
+        self.launcher.crew.tell(device, {"do": "strike", "fault": asdict(fault)})
 
     def _strike(self, fault: ProcessFault) -> None:
         assert self.launcher is not None
         number = SIGKILL if fault.kind == "kill" else SIGSTOP
-        self.launcher.kill("coordinator" if fault.worker == COORDINATOR else fault.worker, number)
+        self.launcher.crew.kill("coordinator" if fault.worker == COORDINATOR else fault.worker, number)
         self.struck.append(fault)

@@ -14,7 +14,7 @@ from pathlib import Path
 import jax
 
 from ..control import Journal
-from ..devices.process import Launcher
+from ..devices.process import Crew, Launcher
 from ..errors import BadInput, PoiseError, Stopped
 from ..events import Event, Protected, RunFinished, RunStarted, RunStopped
 from ..faults import ProcessFault, load_process_script
@@ -111,12 +111,14 @@ def run_over(
                 listener(event)
 
         desk = Desk(plan, snapshots, hear, script)
+        crew = Crew(
+            plan.active + plan.spares, command, out / "logs", env={**os.environ, "POISE_ALTERNATE": str(alternate)},
+            seat_env=seats, adopt=serve, stand_in=bool(seats),
+        )  # fmt: skip
         launcher = Launcher(
-            plan.active, plan.spares, command, out / "logs", emit=desk.hear, heard=desk.heard, source=plan.source,
-            replicas={slot: replicas_of(plan.form, slot) for slot in range(plan.active)}, seat_env=seats,
-            stand_in=bool(seats), possible=lambda slots: apart(slots, seats[0]["POISE_GPUS"] if seats else ""),
-            env={**os.environ, "POISE_ALTERNATE": str(alternate)}, adopt=serve,
-            serving=quiet if serve is None else say_where,
+            crew, plan.active, emit=desk.hear, heard=desk.heard, source=plan.source,
+            replicas={slot: replicas_of(plan.form, slot) for slot in range(plan.active)},
+            possible=lambda slots: apart(slots, seats[0]["POISE_GPUS"] if seats else ""),
         )  # fmt: skip
         desk.launcher = launcher
         seats_of_all = tuple(range(plan.active + plan.spares))
@@ -124,7 +126,7 @@ def run_over(
         hear(Protected(plan.form.state_bytes, plan.form.spare_bytes, plan.source))
         t0 = time.perf_counter()
         try:
-            launcher.run()
+            launcher.run(quiet if serve is None else say_where)
             step, ran.leaves = read(snapshots, plan.workload.name, plan.form)
             if step != plan.steps:
                 raise PoiseError(f"The last state is not whole; the newest snapshot is that of step {step}.")

@@ -19,8 +19,6 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from ..errors import BadInput
-from ..gate import Gate
-from ..keeper import Traits
 from ._abft import Blow, no_probe
 from ._lora import with_lora
 from ._model import Seen
@@ -55,16 +53,6 @@ class AdamW(Task):
             raise BadInput("llama's rate, eps and clip are positive, its last_rate and decay not negative.")
         if type(self.warmup) is not int or self.warmup < 0:
             raise BadInput(f"llama's warmup is a number of steps, not {self.warmup!r}.")
-
-    @property
-    def traits(self) -> Traits:
-        """The state is updated in place; a batch may be left out."""
-        return Traits(gate=Gate(limit=1e6), limit=None, in_place=True, droppable=True)
-
-    @property
-    def trained_specs(self) -> dict[str, Any]:
-        """How what is trained is cut."""
-        return self.lora_specs if self.lora else self.weight_specs
 
     def init(self) -> dict[str, Any]:
         """The state of step 0."""

@@ -22,8 +22,6 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from ..errors import BadInput
-from ..gate import Gate
-from ..keeper import Traits
 from ._abft import Blow
 from ._adamw import guards_of
 from ._history import History, is_stacked, leaf_numbers, step_leaf
@@ -56,16 +54,6 @@ class Forward(Task):
             raise BadInput(f"llama's variant is 'two-sided' or 'jvp', not {self.variant!r}.")
         if not (self.epsilon > 0 and self.rate > 0 and self.last_rate >= 0 and self.bound > 0):
             raise BadInput("llama's epsilon, rate and bound are positive, its last_rate not negative.")
-
-    @property
-    def traits(self) -> Traits:
-        """The state is updated in place; a batch may be left out."""
-        return Traits(gate=Gate(limit=1e6), limit=None, in_place=True, droppable=True)
-
-    @property
-    def trained_specs(self) -> dict[str, Any]:
-        """How what is trained is cut."""
-        return self.lora_specs if self.lora else self.weight_specs
 
     def init(self) -> dict[str, Any]:
         """The state of step 0."""

@@ -15,6 +15,8 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from ..errors import BadInput, BadMesh
+from ..gate import Gate
+from ..keeper import Traits
 from ._abft import Blow, Checked, Item, checked, forward, items, rules_for
 from ._checkpoint import load
 from ._config import SHAPES, Config, Rope, load_config
@@ -159,9 +161,14 @@ class Task:
         return specs(self.config)
 
     @property
-    def lora_specs(self) -> dict[str, Any]:
-        """How low-rank additions are cut."""
-        return lora_specs()
+    def traits(self) -> Traits:
+        """The state is updated in place; a batch may be left out."""
+        return Traits(gate=Gate(limit=1e6), limit=None, in_place=True, droppable=True)
+
+    @property
+    def trained_specs(self) -> dict[str, Any]:
+        """How what is trained is cut."""
+        return lora_specs() if self.lora else self.weight_specs
 
     # -- the start ----------------------------------------------------------------------------------------------------
 

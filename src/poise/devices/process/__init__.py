@@ -2,7 +2,8 @@
 
 from ._cliques import Cliques as Cliques
 from ._courier import Courier as Courier
-from ._launcher import INCARNATIONS as INCARNATIONS
+from ._crew import INCARNATIONS as INCARNATIONS
+from ._crew import Crew as Crew
 from ._launcher import Launcher as Launcher
 from ._launcher import Swap as Swap
 from ._member import LEFT as LEFT

@@ -6,16 +6,10 @@ leads to is decided by `judge` alone (`design/lost-processes.md`).
 
 from __future__ import annotations
 
-import os
 import queue
-import secrets
-import signal
-import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from ...errors import PoiseError, Stopped
@@ -31,13 +25,11 @@ from ...events import (
     Survivable,
     Swapped,
 )
-from ._children import Child, how, start_coordinator
+from ._children import how
+from ._crew import Crew, Worker
 from ._progress import Progress
 from ._verdict import Beyond, Device, Report, Situation, Verdict, judge
-from ._wire import Wire, accept, listen
-
-INCARNATIONS = 16
-"""Processes that one seat can see on a CPU: each uses another of its virtual devices (`design/lost-processes.md`)."""
+from ._wire import Wire
 
 COMING = 300.0
 """Seconds that a scheduler has to start all processes."""
@@ -61,165 +53,79 @@ class Swap:
 
 
 @dataclass
-class Worker:
-    """A process in a seat."""
-
-    device: Device
-    child: Child | None
-    wire: Wire | None = None
-    data: tuple[str, int] | None = None
-    leaving: str = ""
-    struck: float | None = None
-    done: bool = False
-
-
-@dataclass
 class Mending:
-    """A stop of the run and what is known about it."""
+    """A stop of the run and what is known about it; `dead` and `fault` where it was a member that died."""
 
     since: float
-    cause: str
-    dead: Worker | None
-    step: int
+    dead: Worker | None = None
+    fault: Fault | None = None
     reports: dict[Device, Report] = field(default_factory=dict)
     verdict: Verdict | None = None
-    fault: Fault | None = None
     compiles: dict[Device, int] = field(default_factory=dict)
 
 
 class Launcher:
-    """Runs `active` workers and `spares` more. `command(seat)` starts one; everything else it needs is in its
-    environment. `emit` hears events, `heard(device, message)` what workers say that is not the launcher's business.
+    """Runs the first `active` seats of `crew`, protected by the others. `emit` hears events, `heard(device, message)`
+    what workers say that is not the launcher's business.
 
-    `source` and `replicas` are the run's, as `judge` wants them.
+    `source` and `replicas` are the run's, as `judge` wants them; `possible(slots)` says whether a placement can exist.
     """
 
     def __init__(
         self,
+        crew: Crew,
         active: int,
-        spares: int,
-        command: Sequence[str],
-        logs: Path,
         *,
         emit: Callable[[Event], None] = lambda event: None,
         heard: Heard = lambda device, message: None,
-        env: Mapping[str, str] | None = None,
         source: str = "parity",
         replicas: Mapping[int, Sequence[int]] | None = None,
-        patience: float = 100.0,
-        replenish: bool = True,
-        stand_in: bool = False,
-        seat_env: Sequence[Mapping[str, str]] = (),
         possible: Callable[[Sequence[Device]], bool] = lambda slots: True,
-        adopt: str | None = None,
-        serving: Callable[[str, str], None] = lambda address, key: None,
     ) -> None:
-        self.active, self.spares, self.command, self.logs = active, spares, list(command), logs
-        self.emit, self.heard = emit, heard
-        self.source, self.replicas, self.patience, self.replenish = source, dict(replicas or {}), patience, replenish
+        self.crew, self.active = crew, active
+        self.emit, self.heard, self.source, self.replicas = emit, heard, source, dict(replicas or {})
         self.swaps: list[Swap] = []
         self.rewarm_compiles = 0
         self.epoch, self.slots = 0, tuple((seat, 0) for seat in range(active))
         self.standby: Device | None = None
         self.protected = False
-        self.workers: dict[Device, Worker] = {}
         self.progress = Progress()
-        self._used: dict[int, int] = {}
-        self._env = dict(os.environ if env is None else env)
-        self._key = secrets.token_bytes(32)
-        host = "127.0.0.1" if adopt is None else adopt.rsplit(":", 1)[0]
-        self._listener = listen(host, self._key)
-        self._seat_env, self._possible, self._adopt, self._serving = list(seat_env), possible, adopt, serving
-        self._events: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
+        self._possible = possible
         self._at: dict[str, set[Device]] = {}
         self._mending: Mending | None = None
         self._order: dict[str, Any] | None = None
         self._touched: set[Device] = set()
         self._number = 0
         self._running = False
-        self._coordinator: Child | None = None
-        self._stand_in: Child | None = None
-        self._wants_stand_in, self._seated, self._address = stand_in, False, ""
 
-    # -- the face ---------------------------------------------------------------------------------------------------
+    def run(self, serving: Callable[[str, str], None] = lambda address, key: None) -> None:
+        """Run to the end. Raises `Stopped` beyond the promise; leaves no process behind, however it ends.
 
-    def run(self) -> None:
-        """Run to the end. Raises `Stopped` beyond the promise; leaves no process behind, however it ends."""
-        threading.Thread(target=self._accept, name="poise-accept", daemon=True).start()
+        `serving(address, key)` is called once workers can come.
+        """
         try:
-            seats = self.active + self.spares
-            self._coordinator, address = start_coordinator(
-                seats, self.patience, self.logs / "coordinator.log", lambda status: self._put("coordinator", status),
-                self._adopt,
-            )  # fmt: skip
-            host, port = self._listener.address  # type: ignore[misc]
-            self._env |= {
-                "POISE_COORDINATOR": address, "POISE_SEATS": str(seats), "POISE_PATIENCE": str(self.patience),
-                "POISE_LAUNCHER": f"{host}:{port}", "POISE_KEY": self._key.hex(),
-            }  # fmt: skip
-            self._address = address
-            self._fresh_stand_in()
-            self._serving(f"{host}:{port}", self._key.hex())
-            for seat in range(0 if self._adopt else seats):
-                self._start((seat, 0))
-            while not all(d in self.workers and self.workers[d].done for d in self.slots):
+            self.crew.open()
+            serving(self.crew.address, self.crew.key.hex())
+            while not self._through:
                 self._next()
-            self._part(0)
+            self.crew.part(0)
         except Stopped:
-            self._part(3)
+            self.crew.part(3)
             raise
         finally:
-            self.close()
+            self.crew.close()
 
-    def close(self) -> None:
-        """Kill whatever still runs."""
-        for child in [w.child for w in self.workers.values()] + [self._stand_in, self._coordinator]:
-            if child is not None:
-                child.kill()
-        self._listener.close()
-
-    def kill(self, seat: int | str, number: int = signal.SIGKILL) -> None:
-        """Strike the process that sits in `seat` now, or the "coordinator" (fault injection)."""
-        if seat == "coordinator":
-            assert self._coordinator is not None
-            self._coordinator.signal(number)
-            return
-        for worker in self.workers.values():
-            if worker.device[0] == seat and worker.child is not None and worker.child.alive:
-                worker.struck = time.monotonic()
-                worker.child.signal(number)
-
-    def tell(self, device: Device, message: dict[str, Any]) -> None:
-        """Send a worker a message that is not one of the launcher's own."""
-        self._tell(device, message)
-
-    def sitting(self, seat: int) -> Device | None:
-        """Who sits in a seat now."""
-        return next((d for d, w in self.workers.items() if d[0] == seat and w.wire is not None), None)
+    @property
+    def _through(self) -> bool:
+        """Whether every member has said that it is done."""
+        return all(d in self.crew.workers and self.crew.workers[d].done for d in self.slots)
 
     # -- events -----------------------------------------------------------------------------------------------------
-
-    def _put(self, *event: Any) -> None:
-        self._events.put(event)
-
-    def _accept(self) -> None:
-        while (wire := accept(self._listener)) is not None:
-            threading.Thread(target=self._hear, args=(wire,), name="poise-hear", daemon=True).start()
-
-    def _hear(self, wire: Wire) -> None:
-        hello = wire.hear()
-        if hello is None:
-            return
-        device: Device = tuple(hello["device"])
-        self._put("hello", device, wire, hello)
-        while (message := wire.hear()) is not None:
-            self._put("said", device, message)
-        self._put("gone", device)
 
     def _next(self) -> None:
         """Wait for the next thing that happens, and act on it."""
         try:
-            event = self._events.get(timeout=self.progress.patience())
+            event = self.crew.events.get(timeout=self.progress.patience())
         except queue.Empty:
             self._stuck()
             return
@@ -232,37 +138,28 @@ class Launcher:
                 self._died(device, status)
             case ("gone", device):
                 # A child's death is known from its parent's wait; of others only the line tells.
-                if self._adopt is not None and device in self.workers:
+                if self.crew.adopt is not None and device in self.crew.workers:
                     self._died(device, None)
             case ("coordinator", status):
                 raise Stopped(f"The coordinator's process {how(status)}; nobody can rejoin without it.")
 
-    def _start(self, device: Device) -> None:
-        seat, incarnation = device
-        self._used[seat] = incarnation
-        own = self._seat_env[seat] if self._seat_env else {}
-        env = self._env | {"POISE_SEAT": str(seat), "POISE_INCARNATION": str(incarnation), **own}
-        log = self.logs / f"worker-{seat}.{incarnation}.log"
-        child = Child(self.command, env, log, lambda status: self._put("died", device, status))
-        self.workers[device] = Worker(device, child)
-
     def _hello(self, device: Device, wire: Wire, hello: dict[str, Any]) -> None:
-        worker = self.workers.setdefault(device, Worker(device, None))
-        worker.wire, worker.data = wire, tuple(hello["data"])
+        self.crew.came(device, wire, hello)
         self.heard(device, hello)
         self.emit(ProcessStarted(device[0], device[1], int(hello["pid"])))
         if self._running:
             self._recruit()
-        elif sum(w.wire is not None for w in self.workers.values()) == self.active + self.spares:
+        elif len(self.crew.here) == self.crew.seats:
             self._running = True
-            self.standby = (self.active, 0) if self.spares else None
-            self._tell_all(self._epoch_message(Verdict(self.slots, -1)))
+            self.standby = (self.active, 0) if self.crew.seats > self.active else None
+            self.crew.tell_all(self._epoch_message(Verdict(self.slots, -1)))
 
     def _said(self, device: Device, message: dict[str, Any]) -> None:
-        worker = self.workers[device]
-        what = message["say"]
+        worker = self.crew.workers.get(device)
         self.progress.heard()
-        match what:
+        if worker is None:  # its last words come behind the news of its death
+            return
+        match message["say"]:
             case "at":
                 self._arrived(device, message["name"], [tuple(d) for d in message["who"]])
             case "begin":
@@ -281,7 +178,7 @@ class Launcher:
             case "compiled":
                 if self._order is not None and self._order["number"] == message["number"]:
                     for member in self.slots:
-                        self._tell(member, {"do": "order", "number": message["number"], "kind": "go"})
+                        self.crew.tell(member, {"do": "order", "number": message["number"], "kind": "go"})
             case "touched":
                 self._has_touched(device, int(message["number"]), int(message["compiles"]))
             case "opened":
@@ -311,9 +208,9 @@ class Launcher:
     # -- deaths -----------------------------------------------------------------------------------------------------
 
     def _died(self, device: Device, status: int | None) -> None:
-        worker = self.workers.pop(device)
+        worker = self.crew.workers.pop(device)
         now = time.monotonic()
-        if self._coordinator is not None and not self._coordinator.alive:
+        if not self.crew.coordinated:
             raise Stopped("The coordinator's process is gone; nobody can rejoin without it.")
         ended = "hung up" if status is None else how(status)
         cause = worker.leaving or self.progress.reason(device) or ended
@@ -336,7 +233,7 @@ class Launcher:
         elif self._order is not None and tuple(self._order["spare"]) == device:
             self._halt(cause, worker, now)
         elif self._mending is None:
-            self._restart_seats()
+            self.crew.fill()
 
     def _lose_standby(self, cause: str, worker: Worker, now: float) -> None:
         """Nobody waits for the standby while the run goes on; its protection ends."""
@@ -346,14 +243,14 @@ class Launcher:
         if self._order is not None or not self.progress.stepping:
             self._halt(cause, worker, now)
         else:
-            self._restart_seats()
+            self.crew.fill()
             self._recruit()
 
     def _halt(self, cause: str, worker: Worker, now: float) -> None:
         """Stop the epoch: everybody reports what they hold."""
         before = self._mending
         if before is None or before.verdict is not None:
-            self._mending = Mending(now, cause, None, self.progress.step)
+            self._mending = Mending(now)
         # Who has reported for this stop already does not do so again for a second death in it.
         assert self._mending is not None
         if worker.device in self.slots:
@@ -365,14 +262,12 @@ class Launcher:
             self.emit(Noticed(fault, Action.SWAP, "its process is gone"))
         self._order = None
         self._at.clear()
-        for other in self.workers.values():
+        for other in self.crew.workers.values():
             other.done = False
-        gone = [list(worker.device)]
         self.progress.pause()
-        if self._stand_in is not None and worker.device in self.slots:
-            self._stand_in.line(str(worker.device[0]))
-            self._seated = True
-        self._tell_all({"do": "halt", "dead": gone})
+        if worker.device in self.slots:
+            self.crew.take_seat(worker.device[0])
+        self.crew.tell_all({"do": "halt", "dead": [worker.device]})
         self._decide()
 
     def _reported(self, device: Device, said: dict[str, Any]) -> None:
@@ -390,8 +285,8 @@ class Launcher:
         assert mending is not None
         if mending.verdict is not None:
             return
-        dead = frozenset(d for d in self.slots if d not in self.workers)
-        if self.standby is not None and self.standby not in self.workers:
+        dead = frozenset(d for d in self.slots if d not in self.crew.workers)
+        if self.standby is not None and self.standby not in self.crew.workers:
             self.standby = None
         wait_for = {d for d in self.slots if d not in dead} | ({self.standby} if self.standby else set())
         if not wait_for <= set(mending.reports):
@@ -407,13 +302,13 @@ class Launcher:
         self.epoch += 1
         address = None
         if verdict.rebuilt >= 0:
-            new = self.workers[verdict.slots[verdict.rebuilt]]
+            new = self.crew.workers[verdict.slots[verdict.rebuilt]]
             address, self.standby = new.data, None
         self.slots, self.protected = verdict.slots, False
-        self._tell_all(self._epoch_message(verdict, address))
+        self.crew.tell_all(self._epoch_message(verdict, address))
 
     def _epoch_message(self, verdict: Verdict, address: tuple[str, int] | None = None) -> dict[str, Any]:
-        standby = None if self.standby is None else self.workers[self.standby]
+        standby = None if self.standby is None else self.crew.workers[self.standby]
         return {
             "do": "epoch", "epoch": self.epoch, "slots": self.slots, "restart": verdict.restart,
             "commit": verdict.commit, "rebuilt": verdict.rebuilt, "source": verdict.source, "peer": verdict.peer,
@@ -431,48 +326,37 @@ class Launcher:
         if set(mending.compiles) != set(self.slots):
             return
         self._mending = None
-        verdict, dead = mending.verdict, mending.dead
-        if verdict.rebuilt >= 0 and dead is not None:
+        verdict, dead, fault = mending.verdict, mending.dead, mending.fault
+        if verdict.rebuilt >= 0 and dead is not None and fault is not None:
             now = time.monotonic()
             detect = None if dead.struck is None else mending.since - dead.struck
             total = sum(mending.compiles.values())
-            swap = Swap(mending.cause, verdict.rebuilt, dead.device[0], verdict.restart, verdict.source, detect,
+            swap = Swap(fault.where, verdict.rebuilt, dead.device[0], verdict.restart, verdict.source, detect,
                         now - mending.since, total, verdict.lost)  # fmt: skip
             self.swaps.append(swap)
             new = self.slots[verdict.rebuilt]
             self.emit(Swapped(verdict.restart, verdict.rebuilt, dead.device[0], new[0], "lost", verdict.source,
                               swap.swap_s, total))  # fmt: skip
-            assert mending.fault is not None
-            self.emit(Mended(mending.fault, Action.SWAP, swap.swap_s, total, verdict.lost))
+            self.emit(Mended(fault, Action.SWAP, swap.swap_s, total, verdict.lost))
             self.emit(Survivable(verdict.restart, False, "the spare was used; another is being made ready", 0))
-        self._restart_seats()
+        self.crew.fill()
         self._recruit()
 
     # -- spares -----------------------------------------------------------------------------------------------------
 
-    def _restart_seats(self) -> None:
-        """A new process for every seat that is empty: the next spare (a scheduler restarts its own)."""
-        self._fresh_stand_in()
-        if not self.replenish or self._adopt is not None:
-            return
-        taken = {seat for seat, _ in self.workers}
-        for seat in range(self.active + self.spares):
-            if seat not in taken and self._used[seat] + 1 < INCARNATIONS:
-                self._start((seat, self._used[seat] + 1))
-
     def _recruit(self) -> None:
         """Have all warm the placements of the next spare, if there is one and nothing else is under way."""
-        free = [d for d, w in self.workers.items() if d not in self.slots and w.wire is not None]
+        free = [d for d in self.crew.here if d not in self.slots]
         if self.standby is not None or self._order is not None or self._mending is not None or not free:
             return
-        if any(self.workers[d].done for d in self.slots if d in self.workers):
+        if any(self.crew.workers[d].done for d in self.slots if d in self.crew.workers):
             return
         self._number += 1
         self._touched = set()
         self._order = {"do": "order", "number": self._number, "kind": "touch", "spare": min(free), "slots": self.slots,
                        "epoch": self.epoch}  # fmt: skip
         for device in (*self.slots, min(free)):
-            self._tell(device, self._order)
+            self.crew.tell(device, self._order)
 
     def _has_touched(self, device: Device, number: int, compiles: int) -> None:
         self.rewarm_compiles += compiles
@@ -487,44 +371,16 @@ class Launcher:
                 return
             self._number += 1
             self._order = {"do": "order", "number": self._number, "kind": "open", "spare": spare, "slots": self.slots}
-            self._tell(spare, self._order)
+            self.crew.tell(spare, self._order)
 
     def _protect(self, number: int) -> None:
         """The standby's vault is open: the members begin to send at the next boundary that they agree on."""
         if self._order is None or self._order["number"] != number or self.standby is None:
             return
-        vault = self.workers[self.standby].data
+        vault = self.crew.workers[self.standby].data
         for device in self.slots:
-            self._tell(device, {"do": "order", "number": number, "kind": "protect", "vault": vault})
+            self.crew.tell(device, {"do": "order", "number": number, "kind": "protect", "vault": vault})
         self._order = None
-
-    def _fresh_stand_in(self) -> None:
-        """A stand-in that has not taken a seat yet; one that has would be in its successor's way."""
-        if not self._wants_stand_in or (self._stand_in is not None and not self._seated):
-            return
-        if self._stand_in is not None:
-            self._stand_in.kill()
-        command = [sys.executable, "-m", "poise.devices.process._standin", self._address, str(self.patience)]
-        env = self._env | {"JAX_PLATFORMS": "cpu"}
-        self._stand_in, self._seated = Child(command, env, self.logs / "stand-in.log", lambda status: None), False
-
-    def _part(self, status: int) -> None:
-        """Tell all to end; those that are nobody's children have until they hang up, 10 s at most."""
-        self._tell_all({"do": "end", "status": status})
-        until = time.monotonic() + 10.0
-        while self._adopt is not None and self.workers and time.monotonic() < until:
-            try:
-                event = self._events.get(timeout=until - time.monotonic())
-            except queue.Empty:
-                return
-            if event[0] == "gone":
-                self.workers.pop(event[1], None)
-
-    @property
-    def _under_way(self) -> bool:
-        """Whether steps have begun and not all members are through (before that, compiling may take its time)."""
-        done = all(d in self.workers and self.workers[d].done for d in self.slots)
-        return self._running and self.progress.step >= 0 and not done
 
     # -- barriers, words ----------------------------------------------------------------------------------------------
 
@@ -535,16 +391,7 @@ class Launcher:
         if here >= set(who):
             del self._at[name]
             for member in who:
-                self._tell(member, {"do": "pass", "name": name})
-
-    def _tell(self, device: Device, message: dict[str, Any]) -> None:
-        worker = self.workers.get(device)
-        if worker is not None and worker.wire is not None:
-            worker.wire.say(message)
-
-    def _tell_all(self, message: dict[str, Any]) -> None:
-        for device in list(self.workers):
-            self._tell(device, message)
+                self.crew.tell(member, {"do": "pass", "name": name})
 
     def _say_protected(self, step: int) -> None:
         assert self.standby is not None
@@ -562,23 +409,16 @@ class Launcher:
         """Nothing has happened for too long: ask everybody, then end whoever holds the others up."""
         if not self.progress.asking:
             self.progress.ask()
-            self._tell_all({"do": "ping"})
+            self.crew.tell_all({"do": "ping"})
             return
-        asked = {d for d, w in self.workers.items() if w.wire is not None}
-        culprits = self.progress.culprits(asked)
+        culprits = self.progress.culprits(set(self.crew.here))
         for device in culprits:
-            worker = self.workers[device]
-            if worker.child is not None:
-                worker.child.dump(0.5)
-                worker.child.signal(signal.SIGKILL)
-            else:  # nobody's child: it is told to go in case it comes back, and counts as gone
-                self._tell(device, {"do": "end", "status": 1})
-                self._put("gone", device)
+            self.crew.end(device)
         if culprits:
             self.progress.pause()
-        elif self._adopt is not None and not self._running and self.progress.age > COMING:
-            came, all_of_them = len(self.workers), self.active + self.spares
-            raise Stopped(f"Only {came} of {all_of_them} processes came within {COMING:.0f} s.")
-        elif self._under_way and self.progress.age > self.progress.longest:
+        elif self.crew.adopt is not None and not self._running and self.progress.age > COMING:
+            raise Stopped(f"Only {len(self.crew.here)} of {self.crew.seats} processes came within {COMING:.0f} s.")
+        elif self.progress.step >= 0 and not self._through and self.progress.age > self.progress.longest:
+            # Before the first step, compiling may take its time.
             what = "mended the loss" if self._mending else "begun a step"
             raise Stopped(f"All workers live and none has {what} for {self.progress.age:.0f} s.")
