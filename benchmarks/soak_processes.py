@@ -2,10 +2,10 @@
 
     python benchmarks/soak_processes.py [--seed N] [--kills N] [--json FILE]
 
-Three active processes and a spare. Each run is struck `PER_RUN` times, in a phase and a seat that the seed chooses, always
-as soon as the run is protected again; its last bits are compared with an uninterrupted run's. Every third run ends in
-a second loss amid the rebuild instead, which is beyond the promise: it must end with a sentence, and its resume must
-give the same bits. One loss takes some ten seconds, since a replacement is started and warmed after each.
+Three active processes and a spare. Each run is struck `PER_RUN` times, in a phase and a seat that the seed chooses,
+always as soon as the run is protected again; its last bits are compared with an uninterrupted run's. Every third run
+ends in a second loss amid the rebuild instead, which is beyond the promise: it must end with a sentence, and its resume
+must give the same bits. One loss takes some ten seconds, since a replacement is started and warmed after each.
 """
 
 from __future__ import annotations
