@@ -3,5 +3,5 @@
 set -eu
 dir=${1:-/tmp/poise-native}
 [ $# -gt 0 ] && shift
-cmake -S "$(dirname "$0")" -B "$dir" -DCMAKE_BUILD_TYPE=Release "$@" >/dev/null
+cmake -S "$(dirname "$0")" -B "$dir" -DCMAKE_BUILD_TYPE=Release -DPOISE_WERROR=ON "$@" >/dev/null
 cmake --build "$dir" -j1

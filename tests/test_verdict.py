@@ -123,3 +123,13 @@ def test_a_stop_without_a_loss_goes_on_where_all_are() -> None:
     assert isinstance(verdict, Verdict)
     # Slots 0 and 2 went through the ready reduction of step 4, so slot 1 commits it too.
     assert (verdict.slots, verdict.restart, verdict.commit, verdict.rebuilt) == (SLOTS, 5, 4, -1)
+
+
+def test_the_only_member_comes_back_from_the_spare_alone() -> None:
+    alone = Situation(SLOTS[:1], frozenset(SLOTS[:1]), SPARE, "parity")
+    warm = ((SPARE,),)
+    verdict = judge(alone, {SPARE: Report(vault=(7,), warm=warm)})
+    assert isinstance(verdict, Verdict)
+    assert (verdict.slots, verdict.restart, verdict.rebuilt, verdict.commit) == ((SPARE,), 7, 0, -1)
+    assert isinstance(judge(alone, {SPARE: Report(warm=warm)}), Beyond)
+    assert isinstance(judge(replace(alone, standby=None), {}), Beyond)

@@ -43,13 +43,19 @@ def workers_find(tests: Path, slow_until: Path | None = None) -> Any:
 
 
 def run(
-    where: Path, script: Sequence[ProcessFault] = (), *, spares: int = 1, resume: Path | None = None, swaps: int = 0
+    where: Path,
+    script: Sequence[ProcessFault] = (),
+    *,
+    active: int = 3,
+    spares: int = 1,
+    resume: Path | None = None,
+    swaps: int = 0,
 ) -> tuple[Ran, list[Event]]:
     """Run the job in `where`; its data come slowly until `swaps` losses have been mended (or a spare replaced)."""
     where.mkdir(parents=True, exist_ok=True)
     job, until = job_file(where), where / "fast"
     events: list[Event] = []
-    plan = make_plan(str(job), 3, spares)
+    plan = make_plan(str(job), active, spares)
 
     def listen(event: Event) -> None:
         events.append(event)

@@ -61,6 +61,16 @@ def test_damage_beyond_parity_costs_a_process_and_not_the_run(clean: str, tmp_pa
     assert "beyond parity" in losses(events)[0].cause
 
 
+def test_the_only_member_of_a_run_may_die(tmp_path: Path) -> None:
+    plain, _ = run(tmp_path / "plain", active=1, spares=0)
+    ran, _ = run(tmp_path / "struck", [ProcessFault("kill", 30, 0, "commit", wait=True)], active=1, swaps=1)
+    assert ran.stopped is None
+    assert ran.fingerprint == plain.fingerprint
+    (swap,) = ran.swaps
+    assert swap.compiles == 0
+    assert swap.steps_lost <= 2, "two generations may be on their way to the spare"
+
+
 def test_without_a_coordinator_the_run_ends_and_a_resume_gives_the_same_bits(clean: str, tmp_path: Path) -> None:
     first, _ = run(tmp_path, [ProcessFault("kill", 90, -1)])
     assert first.stopped is not None

@@ -331,13 +331,15 @@ class Launcher:
             now = time.monotonic()
             detect = None if dead.struck is None else mending.since - dead.struck
             total = sum(mending.compiles.values())
+            # A member that began a step had committed all before it, which an only member cannot say any more.
+            lost = max(verdict.lost, fault.step - verdict.restart)
             swap = Swap(fault.where, verdict.rebuilt, dead.device[0], verdict.restart, verdict.source, detect,
-                        now - mending.since, total, verdict.lost)  # fmt: skip
+                        now - mending.since, total, lost)  # fmt: skip
             self.swaps.append(swap)
             new = self.slots[verdict.rebuilt]
             self.emit(Swapped(verdict.restart, verdict.rebuilt, dead.device[0], new[0], "lost", verdict.source,
                               swap.swap_s, total))  # fmt: skip
-            self.emit(Mended(fault, Action.SWAP, swap.swap_s, total, verdict.lost))
+            self.emit(Mended(fault, Action.SWAP, swap.swap_s, total, lost))
             self.emit(Survivable(verdict.restart, False, "the spare was used; another is being made ready", 0))
         self.crew.fill()
         self._recruit()

@@ -73,17 +73,20 @@ def judge(at: Situation, reports: Mapping[Device, Report]) -> Verdict | Beyond:
     """The verdict over one stop; `reports` hold every live active member's and the live standby's."""
     gone = [slot for slot, device in enumerate(at.slots) if device in at.dead]
     alive = [device for device in at.slots if device not in at.dead]
-    if not alive:
+    if not alive and len(gone) > 1:
         return Beyond("All active processes are gone.")
-    step = max(reports[d].ready for d in alive)
+    step = max((reports[d].ready for d in alive), default=-1)
     commit = step if any(reports[d].proposal == step for d in alive) else -1
 
     def holds(device: Device) -> set[int]:
         report = reports[device]
         return set(report.held) | ({commit + 1} if commit >= 0 and report.proposal == commit else set())
 
-    common = set.intersection(*(holds(d) for d in alive))
-    newest = max(max(reports[d].settled for d in alive), commit + 1)
+    # Where the only member is gone, the vault's parity is its shard and the spare alone says which generation.
+    spared = set() if at.standby is None or at.standby in at.dead else set(reports[at.standby].vault)
+    common = set.intersection(*(holds(d) for d in alive)) if alive else spared
+    newest = max((reports[d].settled for d in alive), default=max(common, default=-1))
+    newest = max(newest, commit + 1)
     if not gone:
         if not common:
             return Beyond("The members hold no common generation.")
@@ -101,7 +104,7 @@ def judge(at: Situation, reports: Mapping[Device, Report]) -> Verdict | Beyond:
     if at.source == "replica" and peer >= 0:
         source, covered = "replica", common
     else:
-        source, covered, peer = "parity", common & set(reports[at.standby].vault), -1
+        source, covered, peer = "parity", common & spared, -1
     if not covered:
         return Beyond(f"The process in slot {slot} is gone and no generation of its shard is protected yet.")
     restart = max(covered)
