@@ -124,7 +124,9 @@ class Protocol(RuleBasedStateMachine):
             if ok and order.action in (Action.DRAIN, Action.SWAP) and swaps:
                 cause = "drain" if order.action is Action.DRAIN else "lost"
                 self.tell(Swapped(1, order.slot, order.device_id, order.spare, cause, "copy", 0.1, 0))
-                self.used.add(order.spare)
+                # The device may have left the slot in another way meanwhile: then the swap is none, and the spare free.
+                if self.desk.summary.registry.slots[order.slot] == order.spare:
+                    self.used.add(order.spare)
             self.tell(Done(order.order, ok and swaps, "done"))
 
     @rule(slot=st.integers(0, 3))

@@ -71,11 +71,14 @@ def test_relaxation_refuses_what_it_cannot_do() -> None:
 
 
 def test_devices_share_the_points_and_the_grid() -> None:
-    alone = solve(poisson(), 1e-3, method="collocation", degree=5, steps=1, points=2000)
     shared = solve(poisson(), 1e-3, method="collocation", degree=5, steps=1, points=2000, devices=2)
+    # Points come in whole turns of all devices: as many for the one.
+    alone = solve(poisson(), 1e-3, method="collocation", degree=5, steps=1, points=shared.points)
     points = np.random.default_rng(1).uniform(0, 1, (200, 2))
-    np.testing.assert_allclose(shared(points), alone(points), rtol=1e-6, atol=1e-7)
-    assert error(shared) < 1e-1
+    # The same rows in another order: nearly dependent features turn rounding into 1e-5; other points would make it 1e-2.
+    assert error(shared) == pytest.approx(error(alone), rel=2e-3)
+    np.testing.assert_allclose(shared(points), alone(points), rtol=0, atol=1e-4)
+    assert error(shared) < 1e-2
     one, four = (solve(rough(), 1e-12, method="relaxation", n=32, devices=k) for k in (1, 2))
     np.testing.assert_allclose(one(points), four(points), rtol=1e-9)
     with pytest.raises(BadInput, match="devices"):

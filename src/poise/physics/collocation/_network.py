@@ -81,7 +81,8 @@ def even(problem: Problem, count: int, rng: np.random.Generator) -> tuple[np.nda
     """Pairs of points from all over, at distances from a twentieth of the region to all of it."""
     cloud = places(problem, 8 * count, 0.3)
     width = np.ptp(cloud, axis=0)
-    a, b = cloud[rng.integers(0, len(cloud), count)], cloud[rng.integers(0, len(cloud), count)]
+    first = rng.integers(0, len(cloud), count)
+    a, b = cloud[first], cloud[(first + rng.integers(1, len(cloud), count)) % len(cloud)]  # never the point itself
     gap = (b - a) / width
     length = np.maximum(np.linalg.norm(gap, axis=1, keepdims=True), 1e-6)
     reach = 10.0 ** rng.uniform(-1.3, 0.0, (count, 1))

@@ -105,7 +105,8 @@ def fit_stream(
     """The same with a compiled stream, whose features may read `data`."""
     m = stream.trial.count
     wanted = options.points if options.points is not None else options.oversample * m
-    chunks = max(1, round(wanted / stream.rows))
+    turns = max(1, round(wanted / (stream.rows * stream.devices)))
+    chunks = turns * stream.devices  # every device takes as many
     theta = np.zeros(m) if start is None else start
     linear = all(is_linear(block.residual) for block in stream.blocks)
     last, converged = math.inf, linear
