@@ -75,7 +75,8 @@ def test_devices_share_the_points_and_the_grid() -> None:
     # Points come in whole turns of all devices: as many for the one.
     alone = solve(poisson(), 1e-3, method="collocation", degree=5, steps=1, points=shared.points)
     points = np.random.default_rng(1).uniform(0, 1, (200, 2))
-    # The same rows in another order: nearly dependent features turn rounding into 1e-5; other points would make it 1e-2.
+    # The same rows in another order: nearly dependent features turn rounding into 1e-5; other points would change the
+    # error by 1e-2.
     assert error(shared) == pytest.approx(error(alone), rel=2e-3)
     np.testing.assert_allclose(shared(points), alone(points), rtol=0, atol=1e-4)
     assert error(shared) < 1e-2
