@@ -10,7 +10,9 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from poise import Gate, Keeper, Pool, Stopped, Traits
+from poise.devices import Placement
 from poise.events import Noticed, Swapped
+from poise.keeper._form import Form
 
 
 class Replicated:
@@ -116,3 +118,15 @@ def test_a_reused_buffer_does_not_reach_a_replay() -> None:
             return keeper.fingerprint()
 
     assert run(True) == run(False)
+
+
+@pytest.mark.parametrize("specs", [P(), P("a"), P("b"), P(("a", "b")), [P("a"), P("b")], [P("c"), P(None, "a")]])
+def test_a_form_knows_who_holds_the_same_pieces_as_jax_places_them(specs: Any) -> None:
+    state = [np.zeros((4, 4), np.float32), np.zeros((4, 2), np.int32)]
+    form = Form.of(state, specs, {"a": 2, "b": 2, "c": 1})
+    placement = Placement(tuple(jax.devices()[:4]), form.axes)
+    maps = [placement.sharding(spec).devices_indices_map(x.shape) for x, spec in zip(state, form.specs, strict=True)]
+    held = [str([m[device] for m in maps]) for device in placement.devices]
+    for slot in range(4):
+        assert form.replicas(slot) == [other for other in range(4) if other != slot and held[other] == held[slot]]
+    assert form.replicated == all(held.count(pieces) > 1 for pieces in held)

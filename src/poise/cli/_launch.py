@@ -18,7 +18,6 @@ from ..devices.process import Crew, Launcher
 from ..errors import BadInput, PoiseError, Stopped
 from ..events import Event, Protected, RunFinished, RunStarted, RunStopped
 from ..faults import ProcessFault, load_process_script
-from ..keeper._peer_life import replicas_of
 from ..keeper._snapshot import fingerprint, read
 from ._desk import Desk
 from ._job import packaged
@@ -117,7 +116,7 @@ def run_over(
         )  # fmt: skip
         launcher = Launcher(
             crew, plan.active, emit=desk.hear, heard=desk.heard, source=plan.source,
-            replicas={slot: replicas_of(plan.form, slot) for slot in range(plan.active)},
+            replicas={slot: plan.form.replicas(slot) for slot in range(plan.active)},
             possible=lambda slots: apart(slots, seats[0]["POISE_GPUS"] if seats else ""),
         )  # fmt: skip
         desk.launcher = launcher

@@ -10,7 +10,6 @@ import jax
 
 from ..errors import BadInput
 from ..keeper._form import Form
-from ..keeper._peer_life import replicas_of, source_of
 from ._engine import steps_of
 from ._job import Job, load_job
 
@@ -45,7 +44,9 @@ def make_plan(job: str, active: int | None, spares: int | None) -> Plan:
     with jax.enable_x64(True) if workload.traits.x64 else nullcontext():
         state = workload.init()
     form = Form.of(state, workload.state_specs(), workload.axes(n), workload.traits.heal)
-    source = source_of(spec.options.source, form, n)
-    if source == "replica" and not all(replicas_of(form, slot) for slot in range(n)):
+    source = spec.options.source
+    if source == "auto":
+        source = "replica" if form.replicated else "parity"
+    if source == "replica" and not form.replicated:
         raise BadInput("The source 'replica' needs every leaf on two devices at least; accepted here: parity.")
     return Plan(job, spec, workload, form, n, s, steps_of(workload), source)

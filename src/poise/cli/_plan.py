@@ -29,7 +29,7 @@ def plan(job: str, active: int | None, spares: int | None, source: str | None, j
     state = workload.init()
     form = Form.of(state, workload.state_specs(), axes, workload.traits.heal)
     placement = devices.placement(axes)
-    chosen = choose_source(spec.options.source, form, placement, devices)
+    chosen = choose_source(spec.options.source, form, devices)
     with jax.enable_x64(workload.traits.x64):
         t0 = time.perf_counter()
         made = Builder(workload, form, workload.batch(0), fused=spec.options.fused)(placement)

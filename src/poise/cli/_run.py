@@ -54,7 +54,7 @@ def preflight(spec: Job, workload: Any, devices: Pool, script: list[ScriptedFaul
     with jax.enable_x64(True) if traits.x64 else nullcontext(), np.errstate(over="ignore"):
         state, batch = workload.init(), workload.batch(0)
     form = Form.of(state, workload.state_specs(), axes, traits.heal)
-    choose_source(spec.options.source, form, devices.placement(axes), devices)
+    choose_source(spec.options.source, form, devices)
     check(script, workload, form, batch)
     if snapshots is not None:
         read(snapshots, workload.name, form)

@@ -76,6 +76,20 @@ class Form:
         """Number of devices of the mesh."""
         return int(np.prod([size for _, size in self.axes]))
 
+    def replicas(self, slot: int) -> list[int]:
+        """The other slots that hold the same piece of every leaf as `slot`."""
+        used = {a for spec in self.specs for part in spec for a in ((part,) if isinstance(part, str) else part or ())}
+        shape = tuple(size for _, size in self.axes)
+        places = np.stack(np.unravel_index(np.arange(self.devices), shape), -1)
+        held = places[:, [name in used for name, _ in self.axes]]
+        same = (held == held[slot]).all(-1)
+        return [other for other in np.flatnonzero(same).tolist() if other != slot]
+
+    @property
+    def replicated(self) -> bool:
+        """Whether every slot has a replica: slots of one mesh have equally many."""
+        return bool(self.replicas(0))
+
     @property
     def kept_specs(self) -> Kept:
         """Specs of a kept state, leaf by leaf."""

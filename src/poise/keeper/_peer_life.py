@@ -261,25 +261,3 @@ class PeerLife:
             self.member.say("timing", on=on[len(on) // 2], off=off[len(off) // 2], steps=len(on) + len(off))
         self.member.say("done", step=last)
         self.member.wait(lambda: False)  # until the launcher ends this process, or another one's death calls it back
-
-
-def source_of(source: str, form: Form, actives: int) -> str:
-    """Where a lost shard comes from over processes: "auto" is a replica where every leaf has one, else parity."""
-    replicated = all(replicas_of(form, slot) for slot in range(actives))
-    if source == "auto":
-        return "replica" if replicated else "parity"
-    return source
-
-
-def replicas_of(form: Form, slot: int) -> list[int]:
-    """The slots that hold the same pieces as `slot`."""
-    sizes = dict(form.axes)
-    shape = tuple(sizes.values())
-    names = tuple(sizes)
-
-    def held(number: int) -> tuple[Any, ...]:
-        at = dict(zip(names, np.unravel_index(number, shape), strict=True))
-        used = {a for spec in form.specs for part in spec for a in ((part,) if isinstance(part, str) else part or ())}
-        return tuple(int(at[a]) for a in names if a in used)
-
-    return [other for other in range(form.devices) if other != slot and held(other) == held(slot)]

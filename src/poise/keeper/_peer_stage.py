@@ -66,7 +66,7 @@ class PeerStage:
         self.warm: dict[Slots, PeerReady] = {}
         self.ours: Callable[[], Iterable[int]] = lambda: ()
         self._commit: Callable[..., Any] | None = None
-        member.cut = lambda dead: void(self.cliques.cut(dead))
+        member.cut = self.cliques.cut
 
     def placement(self, slots: Slots) -> Placement:
         """The placement of these seats and incarnations."""
@@ -125,7 +125,7 @@ class PeerStage:
     def touch(self, slots: Slots, ready: PeerReady, barrier: str) -> None:
         """Make the communicators of `slots`, all members together. Raises `PeerLost` if one of them dies."""
         self.member.barrier(barrier, slots)
-        with self.cliques.recording(slots, ours=Lazy(self.ours)):
+        with self.cliques.recording(slots, self.ours):
             ready.touch()
             ready.agreed(0)
         self.warm[slots] = ready
@@ -140,20 +140,6 @@ class PeerStage:
         devices = [device_of(d) for d in slots]
         if devices[0].platform == "gpu":
             learn_incarnations(devices)
-
-
-class Lazy:
-    """Iterates over what a function returns when it is asked."""
-
-    def __init__(self, make: Callable[[], Iterable[int]]) -> None:
-        self._make = make
-
-    def __iter__(self) -> Any:
-        return iter(self._make())
-
-
-def void(_: Any) -> None:
-    """Nothing."""
 
 
 def device_of(device: Device) -> jax.Device:

@@ -38,7 +38,7 @@ class Stage:
     def __init__(self, workload: Workload, pool: Pool, form: Form, builder: Builder, source: str) -> None:
         self.workload, self.pool, self.form, self.builder = workload, pool, form, builder
         self.placement = pool.placement(dict(form.axes))
-        self.source = choose_source(source, form, self.placement, pool)
+        self.source = choose_source(source, form, pool)
         self.warm: Warm[Ready] = Warm(self._build)
         self.seconds = self.warm.warm([self.placement, *self.successors()])
         self.ready = self.warm.get(self.placement)
@@ -102,8 +102,7 @@ class Stage:
             lost = rebuild(kept, self._parts, old, slot)
             moved = move(kept, old, new, lambda number, _: lost[number])
         elif source == "replica":
-            peer = peer_of(slot, self.form, old)
-            assert peer is not None
+            peer = self.form.replicas(slot)[0]
             pieces = [shards_by_slot(x, old)[peer] for x in jax.tree.leaves(kept)]
             moved = move(kept, old, new, lambda number, _: pieces[number])
         self.pool, self.placement, self.ready = pool, new, ready
@@ -122,25 +121,12 @@ class Stage:
             return Ready(self.builder(placement), share, shardings)
 
 
-def peer_of(slot: int, form: Form, placement: Placement) -> int | None:
-    """A slot that holds the same piece of every leaf as `slot`, or None."""
-    maps = [
-        placement.sharding(spec).devices_indices_map(s.shape) for s, spec in zip(form.shapes, form.specs, strict=True)
-    ]
-    devices = placement.devices
-    for other, device in enumerate(devices):
-        if other != slot and all(m[device] == m[devices[slot]] for m in maps):
-            return other
-    return None
-
-
-def choose_source(source: str, form: Form, placement: Placement, pool: Pool) -> str:
+def choose_source(source: str, form: Form, pool: Pool) -> str:
     """The source of a lost shard: what is asked for, or the sound default. Raises `BadInput` for one that cannot
     work."""
-    replicated = all(peer_of(slot, form, placement) is not None for slot in range(len(placement.devices)))
     if source == "auto":
-        return "replica" if replicated else "snapshot"
-    if source == "replica" and not replicated:
+        return "replica" if form.replicated else "snapshot"
+    if source == "replica" and not form.replicated:
         raise BadInput(
             "The source 'replica' needs every leaf on two devices at least; accepted here: snapshot, parity."
         )

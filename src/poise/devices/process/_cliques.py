@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 
 
@@ -32,13 +32,13 @@ class Cliques:
         self._of: dict[tuple[Hashable, ...], dict[int, str]] = {}
 
     @contextmanager
-    def recording(self, members: tuple[Hashable, ...], ours: Iterable[int] = ()) -> Iterator[None]:
-        """Note the sockets that appear inside the block, but for the descriptors that `ours` yields afterwards."""
+    def recording(self, members: tuple[Hashable, ...], ours: Callable[[], Iterable[int]]) -> Iterator[None]:
+        """Note the sockets that appear inside the block, but for the descriptors that `ours` returns afterwards."""
         before = set(sockets().items())
         try:
             yield
         finally:
-            mine = set(ours)
+            mine = set(ours())
             new = {fd: name for fd, name in sockets().items() if (fd, name) not in before and fd not in mine}
             self._of.setdefault(members, {}).update(new)
 

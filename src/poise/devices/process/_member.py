@@ -31,7 +31,7 @@ class Member:
 
     def __init__(self, address: Address, key: bytes, device: Device) -> None:
         self.device, self.busy, self.begun = device, "host", -1
-        self.cut: Callable[[list[Device]], None] = lambda dead: None
+        self.cut: Callable[[list[Device]], object] = lambda dead: None
         self.told: Callable[[dict[str, Any]], None] = lambda message: None
         self._wire = dial(address, key)
         self._state = threading.Condition()
