@@ -4,6 +4,7 @@ Numbers go bad, memory rots, devices die; poise notices inside the compiled step
 warm spare without recompiling, and says what it did.
 """
 
+from . import optim as optim
 from .control import Keeper as Keeper
 from .control import Limits as Limits
 from .control import keep as keep

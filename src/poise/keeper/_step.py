@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from ..kernels.ref import Seal
 from ..seal._shard import check_shard, heal_shard, repair_shard, seal_shard, total
 from ._code import Code
 from ._form import TAGS, Form, Kept, broadcast_specs
+from ._fused import move, triples
 from ._judge import count_bad, majority, prints, seal_next, slot_number, state_health
 from ._workload import Traits, Workload
 
@@ -101,9 +102,9 @@ class Builder:
             made["propose"] = compiled(propose, kept, ctl, batch)
         if not (self.fused or self.hold):
             sized = self._proposed(placement, made["propose"], kept, ctl, batch)
-            made["commit"] = compiled(
-                commit, kept, *sized, outs=(same, None, None), donate=(1,) if self.hold else (0, 1)
-            )
+            # A proposal that is the next state gives its memory to it; gradients have nothing to give it to.
+            donate = (0,) if self.traits.in_place else (0, 1)
+            made["commit"] = compiled(commit, kept, *sized, outs=(same, None, None), donate=donate)
         if not self.hold:  # a state that is held needs no copy to be written from
             made["copy"] = compiled(lambda kept: jax.tree.map(jnp.copy, kept), kept, outs=same)
         replicated = any(not unit.parity for unit in form.plan.units)
@@ -125,7 +126,8 @@ class Builder:
         proposal, table = self._proposed(placement, exe.propose, kept, *self._step_inputs(placement))
         args = jax.tree.map(piece, (kept, proposal, table))
         outs = (jax.tree.map(lambda x: x.sharding, args[0]), None, None)
-        return jax.jit(self._commit(alone.mesh), donate_argnums=1, out_shardings=outs).lower(*args).compile()
+        donate = () if self.traits.in_place else (1,)
+        return jax.jit(self._commit(alone.mesh), donate_argnums=donate, out_shardings=outs).lower(*args).compile()
 
     def _step_inputs(self, placement: Placement) -> tuple[Any, Any]:
         ctl = jax.ShapeDtypeStruct((2,), jnp.int32, sharding=placement.sharding(P()))
@@ -176,13 +178,17 @@ class Builder:
     def _propose(self, mesh: jax.sharding.Mesh) -> Callable[..., Any]:
         form, traits, workload = self.form, self.traits, self.workload
         in_place = traits.in_place
+        # Moments that only the commit reads are verified there, by the pass that moves them.
+        later = {unit for triple in triples(form, traits, mesh) for unit in triple.units[1:]}
+        now = [i for i in range(len(form.plan.units)) if i not in later]
+        watched = form.plan.part(now)
 
         def gate(batch: Any) -> tuple[Any, Array]:
             clean, health = traits.gate(batch)
             return clean, health.row()[None]
 
         def judge(kept: Kept, next_leaves: tuple[Array, ...], row: Array, ctl: Array) -> tuple[tuple[Seal, ...], Array]:
-            seen = total(check_shard(form.plan, kept.leaves, kept.seals))
+            seen = total(check_shard(watched, kept.leaves, [kept.seals[i] for i in now]))
             tag, tag_off = majority(kept.tag)
             if in_place:
                 seals, bad = (), jnp.int32(0)
@@ -225,36 +231,53 @@ class Builder:
 
     def _commit(self, mesh: jax.sharding.Mesh) -> Callable[..., Any]:
         form, traits, workload = self.form, self.traits, self.workload
-        units, in_place = len(form.plan.units), traits.in_place
+        in_place = traits.in_place
         nothing = Gate()(jnp.zeros(0, jnp.float32))[1].row()
+        chosen = triples(form, traits, mesh)
+        taken = {unit for triple in chosen for unit in triple.units}
+        others = [i for i in range(len(form.plan.units)) if i not in taken]
+        rest = form.plan.part(others)
+        mine = [i for unit in rest.units for i in unit.leaves]
 
         def local(kept: Kept, proposal: Any, table: Array) -> tuple[Kept, Array, Array]:
             code = table[0, 0]
             tag, _ = majority(kept.tag)
+            leaves, seals, moved = move(form, chosen, workload, kept, proposal, code == Code.GO)
+            mine_seals = [kept.seals[i] for i in others]
+
+            def some(all_leaves: Sequence[Array]) -> tuple[Array, ...]:
+                return tuple(all_leaves[i] for i in mine)
 
             def repair(_: Any) -> tuple[Any, Any, Array, Array]:
-                leaves, seals, rows = repair_shard(form.plan, kept.leaves, kept.seals)
+                mended, made, rows = repair_shard(rest, kept.leaves, mine_seals)
                 late = nothing if in_place else state_health(traits, kept.leaves, proposal[0])
-                return tuple(leaves), tuple(seals), rows, late
+                return some(mended), tuple(made), rows, late
 
             def go(_: Any) -> tuple[Any, Any, Array, Array]:
                 if not in_place:
-                    return (*proposal, jnp.zeros((units, 5), jnp.int32), nothing)
+                    return some(proposal[0]), proposal[1], jnp.zeros((len(others), 5), jnp.int32), nothing
                 # An update in place reads the old state again: what went bad since the proposal is mended first, and a
-                # device that cannot mend leaves everything unwritten, with its old tag.
-                leaves, seals, rows = repair_shard(form.plan, kept.leaves, kept.seals)
+                # device that cannot mend leaves all of this unwritten, with its old tag.
+                mended, made, rows = repair_shard(rest, kept.leaves, mine_seals)
 
                 def update(_: Any) -> tuple[Any, Any]:
-                    new = form.flatten(workload.commit(form.unflatten(leaves), proposal))
-                    return new, tuple(seal_shard(form.plan, new))
+                    new = form.flatten(workload.commit(form.unflatten(mended), proposal))
+                    return some(new), tuple(seal_shard(rest, new))
 
-                new, made = lax.cond(rows[:, 4].sum() == 0, update, lambda _: (tuple(leaves), tuple(seals)), None)
+                new, made = lax.cond(rows[:, 4].sum() == 0, update, lambda _: (some(mended), tuple(made)), None)
                 return new, made, rows, nothing
 
-            leaves, seals, rows, late = lax.cond(code == Code.GO, go, repair, None)
+            new, made, rest_rows, late = lax.cond(code == Code.GO, go, repair, None)
+            for i, x in zip(mine, new, strict=True):
+                leaves[i] = x
+            for i, seal in zip(others, made, strict=True):
+                seals[i] = seal
+            each = moved | {unit: rest_rows[i] for i, unit in enumerate(others)}
+            rows = jnp.stack([each[i] for i in range(len(form.plan.units))]) if each else rest_rows
+            # Where something was beyond repair the tag stays, and all devices go back to a snapshot.
             moves = ((code == Code.GO) | (code == Code.DROP)) & (rows[:, 4].sum() == 0)
             tags = jnp.full(TAGS, tag + moves.astype(jnp.int32), jnp.int32)
-            return Kept(leaves, seals, tags), rows, late[None]
+            return Kept(tuple(leaves), tuple(seals), tags), rows, late[None]
 
         def commit(kept: Kept, proposal: Any, table: Array) -> tuple[Kept, Array, Array]:
             specs = workload.proposal_specs() if in_place else (form.specs, form.kept_specs.seals)

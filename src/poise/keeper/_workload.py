@@ -24,6 +24,8 @@ class Traits:
     - `droppable`: whether a batch may be left out; a time step of a simulation may not.
     - `tolerant`: the batch may hold bad values; they are filled, counted and committed (a dead sensor in a stream).
     - `in_place`: `commit` reads the old state (an optimizer), so it verifies what it reads once more.
+    - `adamw`: names of the state's parts (parameters, first and second moments) that `commit` moves by AdamW; the
+      workload then has `moves` (`keeper.Moves`), and where there are compiled kernels one pass mends, moves and seals.
     - `heal`: "parity", or "replica" for leaves that lie on several devices: these carry marks only and heal from a
       peer.
     - `x64`: whether the workload computes in 64 bits; scoped to its own calls, never a global setting.
@@ -35,6 +37,7 @@ class Traits:
     droppable: bool = False
     tolerant: bool = False
     in_place: bool = False
+    adamw: tuple[str, str, str] | None = None
     heal: str = "parity"
     x64: bool = False
 

@@ -26,5 +26,6 @@ from .ref import Seal as Seal
 from .ref_adamw import Hyper as Hyper
 from .ref_adamw import Sealed as Sealed
 from .ref_adamw import State as State
+from .ref_adamw import adamw_step as adamw_step
 from .ref_stencil import Scan as Scan
 from .ref_stencil import Trips as Trips

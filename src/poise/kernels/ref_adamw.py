@@ -31,9 +31,9 @@ class Hyper(NamedTuple):
 
 
 class Sealed(NamedTuple):
-    """The float32 words of one array and their seal."""
+    """The float32 words of one array (uint32, or the array itself) and their seal."""
 
-    words: UInt32[Array, " n"]
+    words: UInt32[Array, " n"] | Float32[Array, "*n"]
     seal: Seal
 
 
@@ -67,6 +67,18 @@ def _keep(groups: Bool[Array, " G"], lay: Layout, new: Seal, old: Seal) -> Seal:
     )
 
 
+def adamw_step(
+    w: Array, m: Array, v: Array, grad: Array, h: Hyper, lr_mask: Array | None = None, wd_mask: Array | None = None
+) -> tuple[Array, Array, Array]:
+    """The arithmetic alone: new w, m and v, float32 of any one shape, in the order of the kernels' operations."""
+    g = grad * h.clip
+    m = h.b1 * m + h.one_b1 * g
+    v = h.b2 * v + h.one_b2 * (g * g)
+    wd = h.wd if wd_mask is None else h.wd * wd_mask
+    lr = h.lr if lr_mask is None else h.lr * lr_mask
+    return w - lr * ((m * h.inv1) / (jnp.sqrt(v * h.inv2) + h.eps) + wd * w), m, v
+
+
 def update(
     state: State,
     grad: Float32[Array, " n"],
@@ -93,18 +105,11 @@ def update(
         lost = lost | (look & still)
     write = ok & ~lost
 
-    g = grad * h.clip
     w, m, v = (floats(s.words) for s in mended)
-    m1 = h.b1 * m + h.one_b1 * g
-    v1 = h.b2 * v + h.one_b2 * (g * g)
-    wd = h.wd if wd_mask is None else h.wd * wd_mask
-    lr = h.lr if lr_mask is None else h.lr * lr_mask
-    step = (m1 * h.inv1) / (jnp.sqrt(v1 * h.inv2) + h.eps) + wd * w
-    w1 = w - lr * step
-
+    moved = adamw_step(w, m, v, grad, h, lr_mask, wd_mask)
     here = _by_word(write, lay)
     out = []
-    for s, new in zip(mended, (w1, m1, v1), strict=True):
+    for s, new in zip(mended, moved, strict=True):
         words = jnp.where(here, lax.bitcast_convert_type(new, jnp.uint32), s.words)
         out.append(Sealed(words, _keep(write, lay, ref.seal(words), s.seal)))
     return State(*out), (reports[0], reports[1], reports[2]), floats(out[W].words).astype(jnp.bfloat16)

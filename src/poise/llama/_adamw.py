@@ -8,7 +8,7 @@ half a cosine to `last_rate`; norms do not decay."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -19,6 +19,9 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from ..errors import BadInput
+from ..keeper import Moved, Traits
+from ..kernels import adamw_step
+from ..optim import adamw
 from ._abft import Blow, no_probe
 from ._lora import with_lora
 from ._model import Seen
@@ -30,7 +33,8 @@ class AdamW(Task):
     """The workload `llama` with `method = "adamw"`.
 
     State: `w`, `m`, `v` (float32 trees of what is trained), `frozen` (what is not, in `dtype`), `count` of updates.
-    Proposal: `grads`, the factor `clip`, and `guards`, a number per device that is NaN where a guard saw something.
+    Proposal: `grads`, the factor `clip`, the `count` before, and `guards`, a number per device that is NaN where a
+    guard saw something.
     """
 
     rate: float = 1e-3
@@ -71,7 +75,12 @@ class AdamW(Task):
 
     def proposal_specs(self) -> dict[str, Any]:
         """Gradients lie with their weights."""
-        return {"grads": self.trained_specs, "clip": P(), "guards": P(AXES)}
+        return {"grads": self.trained_specs, "clip": P(), "count": P(), "guards": P(AXES)}
+
+    @property
+    def traits(self) -> Traits:
+        """Weights and moments are moved by AdamW."""
+        return replace(super().traits, adamw=("w", "m", "v"))
 
     def batch(self, index: int) -> dict[str, np.ndarray]:
         """The batch of a step."""
@@ -123,7 +132,8 @@ class AdamW(Task):
             "loss": loss, "norm": norm, "rate": self.rate_at(state["count"]), "gate": seen.bad.sum(),
             "products": seen.failed.sum() - seen.bad.sum() + weights_off.astype(jnp.int32),
         }  # fmt: skip
-        return {"grads": grads, "clip": jnp.minimum(1.0, self.clip / (norm + 1e-12)), "guards": guards}, metrics
+        clip = jnp.minimum(1.0, self.clip / (norm + 1e-12))
+        return {"grads": grads, "clip": clip, "count": state["count"], "guards": guards}, metrics
 
     def rate_at(self, count: Array) -> Array:
         """The learning rate after `count` updates."""
@@ -133,23 +143,24 @@ class AdamW(Task):
         down = self.last_rate + (self.rate - self.last_rate) * 0.5 * (1 + jnp.cos(jnp.pi * along))
         return jnp.where(t < self.warmup, self.rate * up, down)
 
+    def moves(self, proposal: Any) -> Any:
+        """What moves each weight."""
+        optimizer = adamw(self.rate_at, self.b1, self.b2, self.eps, self.decay)
+        hyper = {d: optimizer.hyper(proposal["count"], proposal["clip"], decay=d) for d in (False, True)}
+        return jax.tree.map_with_path(
+            lambda path, g: Moved(g, hyper[not path[-1].key.endswith("norm")]), proposal["grads"]
+        )
+
     def commit(self, state: Any, proposal: Any) -> Any:
-        """One update of this device's shards."""
-        count = state["count"] + 1
-        t, rate, f = count.astype(jnp.float32), self.rate_at(state["count"]), jnp.float32
-        fix1, fix2 = 1 / (1 - f(self.b1) ** t), 1 / (1 - f(self.b2) ** t)
+        """One update of this device's shards; the same arithmetic as the compiled pass."""
 
-        def one(path: Any, w: Array, m: Array, v: Array, g: Array) -> tuple[Array, Array, Array]:
-            g = g.astype(jnp.float32) * proposal["clip"]
-            m = self.b1 * m + (1 - self.b1) * g
-            v = self.b2 * v + (1 - self.b2) * g * g
-            step = m * fix1 / (jnp.sqrt(v * fix2) + self.eps)
-            decay = 0.0 if path[-1].key.endswith("norm") else self.decay
-            return w - rate * (step + decay * w), m, v
+        def one(w: Array, m: Array, v: Array, moved: Moved) -> tuple[Array, Array, Array]:
+            return adamw_step(w, m, v, moved.grad.astype(jnp.float32), moved.hyper)
 
-        made = jax.tree.map_with_path(one, state["w"], state["m"], state["v"], proposal["grads"])
+        moves = self.moves(proposal)
+        made = jax.tree.map(one, state["w"], state["m"], state["v"], moves)
         w, m, v = (jax.tree.map(lambda x, i=i: x[i], made, is_leaf=lambda x: isinstance(x, tuple)) for i in range(3))
-        return {"w": w, "m": m, "v": v, "frozen": state["frozen"], "count": count}
+        return {"w": w, "m": m, "v": v, "frozen": state["frozen"], "count": state["count"] + 1}
 
 
 def guards_of(mesh: Mesh, rows: Array) -> Array:

@@ -23,7 +23,7 @@ from .. import kernels
 from ..errors import BadInput
 from ..kernels import Hyper, Mended, Sealed
 
-Schedule = float | Callable[[Array], Array]
+Schedule = float | Callable[[Any], Any]
 
 
 class Report(NamedTuple):
@@ -55,6 +55,8 @@ class AdamW:
     b2: float
     eps: float
     weight_decay: float
+    max_norm: float | None = None
+    mask: Any = None
 
     def init(self, params: Any) -> State:
         """The sealed state of a pytree of float32 arrays."""
@@ -87,25 +89,35 @@ class AdamW:
         if g.shape != state.sealed.w.words.shape:
             raise BadInput(f"The gradients have {g.size} numbers, the state {state.sealed.w.words.size}.")
         ok = jnp.asarray(ok)
-        count = state.steps + 1
-        t = count.astype(jnp.float32)
-        lr = self.learning_rate(state.steps) if callable(self.learning_rate) else self.learning_rate
-        f = jnp.float32
-        hyper = Hyper(
-            jnp.asarray(lr, f),
-            f(self.b1),
-            f(1 - self.b1),
-            f(self.b2),
-            f(1 - self.b2),
-            f(self.eps),
-            f(self.weight_decay),
-            1 / (1 - f(self.b1) ** t),
-            1 / (1 - f(self.b2) ** t),
-            jnp.asarray(clip, f),
-        )
+        hyper = self.hyper(state.steps, clip)
         lr_flat, wd_flat = (None if m is None else self._flat(m) for m in (lr_mask, wd_mask))
         sealed, reports, _ = kernels.adamw(state.sealed, g, hyper, ok, lr_flat, wd_flat)
-        return State(jnp.where(ok, count, state.steps), sealed), Report(*reports)
+        return State(jnp.where(ok, state.steps + 1, state.steps), sealed), Report(*reports)
+
+    def hyper(self, steps: Int32[Array, ""], clip: Float[Array, ""] | float = 1.0, *, decay: bool = True) -> Hyper:
+        """The scalars of the update that follows `steps` of them; without `decay`, no weight decay."""
+        f, t = jnp.float32, (steps + 1).astype(jnp.float32)
+        lr = self.learning_rate(steps) if callable(self.learning_rate) else self.learning_rate
+        return Hyper(
+            jnp.asarray(lr, f), f(self.b1), f(1 - self.b1), f(self.b2), f(1 - self.b2), f(self.eps),
+            f(self.weight_decay if decay else 0.0), 1 / (1 - f(self.b1) ** t), 1 / (1 - f(self.b2) ** t),
+            jnp.asarray(clip, f),
+        )  # fmt: skip
+
+    def clip(self, grads: Any) -> Float[Array, ""]:
+        """The factor that brings the gradients' global norm to `max_norm` at most; 1 without one."""
+        if self.max_norm is None:
+            return jnp.float32(1.0)
+        squares = [jnp.square(g.astype(jnp.float32)).sum() for g in jax.tree.leaves(grads)]
+        norm = jnp.sqrt(sum(squares, jnp.float32(0.0)))
+        return jnp.minimum(jnp.float32(1.0), self.max_norm / jnp.maximum(norm, jnp.finfo(jnp.float32).tiny))
+
+    def decays(self, params: Any) -> Any:
+        """Whether the weights decay, leaf by leaf of `params`."""
+        if self.mask is None:
+            return jax.tree.map(lambda _: True, params)
+        mask = self.mask(params) if callable(self.mask) else self.mask
+        return jax.tree.map(lambda m, sub: jax.tree.map(lambda _: bool(m), sub), mask, params)
 
     def params(self, state: State, like: Any) -> Any:
         """The parameters as a pytree like `like`, each leaf in the dtype it has there (bfloat16 or float32)."""
@@ -129,14 +141,22 @@ def adamw(
     b2: float = 0.999,
     eps: float = 1e-8,
     weight_decay: float = 1e-4,
+    *,
+    max_norm: float | None = None,
+    mask: Any = None,
 ) -> AdamW:
     """AdamW over a sealed state: optax.adamw's defaults and, on clean data, its results to rounding.
 
-    `learning_rate` is a number or a schedule of the step count (any optax schedule). Raises `BadInput` for numbers
-    outside their range.
+    - `learning_rate`: a number, or a schedule of the step count (any optax schedule).
+    - `max_norm`, `mask`: for `poise.keep(..., optimizer=)`. The limit of the gradients' global norm, and which leaves
+      decay: a tree of bools (a prefix of the parameters) or a function from the parameters to one.
+
+    Raises `BadInput` for numbers outside their range.
     """
     if not (0 <= b1 < 1 and 0 <= b2 < 1):
         raise BadInput(f"b1 and b2 must lie in [0, 1), not {b1!r} and {b2!r}.")
     if not eps > 0:
         raise BadInput(f"eps must be positive, not {eps!r}.")
-    return AdamW(learning_rate, b1, b2, eps, weight_decay)
+    if max_norm is not None and not max_norm > 0:
+        raise BadInput(f"max_norm must be positive, not {max_norm!r}.")
+    return AdamW(learning_rate, b1, b2, eps, weight_decay, max_norm, mask)

@@ -7,7 +7,7 @@ heal it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,16 +88,20 @@ class Plan:
                 out.append(_joined(unit, arrays))
         return out
 
-    def arrays(self, words: Sequence[UInt32[Array, " n"]]) -> list[Array]:
-        """The inverse of `words`."""
-        out: list[Array | None] = [None] * len(self.leaves)
+    def part(self, units: Iterable[int]) -> Plan:
+        """The same leaves, with these units alone."""
+        return Plan(self.leaves, tuple(self.units[i] for i in units))
+
+    def arrays(self, words: Sequence[UInt32[Array, " n"]], given: Sequence[Array]) -> list[Array]:
+        """The inverse of `words`; leaves that are in no unit are those `given`."""
+        out = list(given)
         for unit, w in zip(self.units, words, strict=True):
             at = 0
             for i in unit.leaves:
                 leaf = self.leaves[i]
                 out[i] = from_words(w[at : at + leaf.words], leaf.shape, leaf.dtype)
                 at += leaf.words
-        return [x for x in out if x is not None]
+        return out
 
 
 def _joined(unit: Unit, arrays: Sequence[Array]) -> UInt32[Array, " n"]:

@@ -120,7 +120,7 @@ def repair_shard(
 ) -> tuple[list[Array], list[Seal], Int32[Array, "units 5"]]:
     """Mend all units; one row of `Mended` per unit."""
     mended = [repair_unit(u, w, s) for u, w, s in zip(plan.units, plan.words(arrays), seals, strict=True)]
-    return _gather(plan, mended)
+    return _gather(plan, arrays, mended)
 
 
 def heal_shard(
@@ -133,11 +133,11 @@ def heal_shard(
         (w, s, nothing) if u.parity else heal_unit(u, w, s, me, n)
         for u, w, s in zip(plan.units, plan.words(arrays), seals, strict=True)
     ]
-    return _gather(plan, healed)
+    return _gather(plan, arrays, healed)
 
 
 def _gather(
-    plan: Plan, each: Sequence[tuple[Words, Seal, Mended]]
+    plan: Plan, arrays: Sequence[Array], each: Sequence[tuple[Words, Seal, Mended]]
 ) -> tuple[list[Array], list[Seal], Int32[Array, "units 5"]]:
     rows = jnp.stack([jnp.stack(m) for _, _, m in each]) if each else jnp.zeros((0, 5), jnp.int32)
-    return plan.arrays([w for w, _, _ in each]), [s for _, s, _ in each], rows
+    return plan.arrays([w for w, _, _ in each], arrays), [s for _, s, _ in each], rows
