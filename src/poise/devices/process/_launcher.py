@@ -145,6 +145,7 @@ class Launcher:
 
     def _hello(self, device: Device, wire: Wire, hello: dict[str, Any]) -> None:
         self.crew.came(device, wire, hello)
+        self.progress.heard()
         self.heard(device, hello)
         self.emit(ProcessStarted(device[0], device[1], int(hello["pid"])))
         if self._running:
@@ -410,10 +411,10 @@ class Launcher:
     def _stuck(self) -> None:
         """Nothing has happened for too long: ask everybody, then end whoever holds the others up."""
         if not self.progress.asking:
-            self.progress.ask()
+            self.progress.ask(self.crew.here)
             self.crew.tell_all({"do": "ping"})
             return
-        culprits = self.progress.culprits(set(self.crew.here))
+        culprits = self.progress.culprits()
         for device in culprits:
             self.crew.end(device)
         if culprits:

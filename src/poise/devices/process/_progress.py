@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Iterable
 from statistics import median
 
 from ._verdict import Device
 
 FLOOR, ANSWER = 3.6, 0.7
 """Seconds without a step before all are asked, and seconds to answer in: noticed within 5 s, or 3 median steps."""
+
+PATIENT = 5.0
+"""Seconds to answer in outside of steps, and where several are silent: two at once are beyond the promise, and it is
+more likely that the whole machine is busy."""
 
 QUIET = 10.0
 """Seconds without a word outside of steps (compiling, mending) before all are asked whether they live."""
@@ -29,7 +34,9 @@ class Progress:
         self._pongs: dict[Device, tuple[str, int]] = {}
         self._reasons: dict[Device, str] = {}
         self._moved = self._heard = time.monotonic()
-        self._deadline = self._asked = 0.0
+        self._deadline = self._asked = self._since = 0.0
+        self._who: set[Device] = set()
+        self._patient = False
 
     @property
     def stepping(self) -> bool:
@@ -68,6 +75,7 @@ class Progress:
         """A member is dead."""
         self._begun.pop(device, None)
         self._reasons.pop(device, None)
+        self._who.discard(device)
 
     def heard(self) -> None:
         """Somebody said something."""
@@ -76,7 +84,7 @@ class Progress:
     def patience(self) -> float:
         """Seconds to wait for the next event before somebody must be asked."""
         if self.asking:
-            until = self._deadline
+            until = self._deadline if self._who - set(self._pongs) else 0.0
         elif self._begun:
             limit = max(FLOOR, 3.0 * median(self._durations)) if self._durations else FLOOR
             until = max(self._moved, self._asked) + limit
@@ -84,21 +92,25 @@ class Progress:
             until = self._heard + QUIET
         return max(0.0, until - time.monotonic())
 
-    def ask(self) -> None:
-        """All are being asked; they have `ANSWER` seconds."""
-        self.asking, self._pongs, self._deadline = True, {}, time.monotonic() + ANSWER
+    def ask(self, who: Iterable[Device]) -> None:
+        """These are being asked; they have `ANSWER` seconds, or `PATIENT` ones outside of steps."""
+        self.asking, self._pongs, self._who, self._patient = True, {}, set(who), not self._begun
+        self._since = time.monotonic()
+        self._deadline = self._since + (PATIENT if self._patient else ANSWER)
 
     def pong(self, device: Device, busy: str, begun: int) -> None:
         """A member answered."""
         self._pongs[device] = (busy, begun)
 
-    def culprits(self, asked: set[Device]) -> list[Device]:
+    def culprits(self) -> list[Device]:
         """Who holds the others up: those that did not answer; in steps also those that are behind, or on the host
         while the others wait for them. If nobody does, ask again later."""
+        now, silent = time.monotonic(), self._who - set(self._pongs)
+        if len(silent) > 1 and not self._patient:
+            self._patient, self._deadline = True, now + PATIENT
+            return []
         self.asking = False
-        found = {
-            d: f"did not answer for {time.monotonic() - self._heard + ANSWER:.1f} s" for d in asked - set(self._pongs)
-        }
+        found = dict.fromkeys(silent, f"did not answer for {now - self._since:.1f} s")
         said = {d: p for d, p in self._pongs.items() if d in self._begun}
         if not found and said:
             newest = max(begun for _, begun in said.values())
