@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from poise.devices.process import Beyond, Report, Situation, Verdict, judge
+from poise.keeper._peer import runtime_failed
 
 SLOTS = ((0, 0), (1, 0), (2, 0))
 SPARE = (3, 0)
@@ -133,3 +134,10 @@ def test_the_only_member_comes_back_from_the_spare_alone() -> None:
     assert (verdict.slots, verdict.restart, verdict.rebuilt, verdict.commit) == ((SPARE,), 7, 0, -1)
     assert isinstance(judge(alone, {SPARE: Report(warm=warm)}), Beyond)
     assert isinstance(judge(replace(alone, standby=None), {}), Beyond)
+
+
+def test_a_failed_collective_is_told_from_a_mistake() -> None:
+    """Recorded: the reduction before a commit failed while it was being dispatched."""
+    said = "UNKNOWN: Gloo all-reduce failed: [external/gloo/gloo/transport/tcp/pair.cc:538] Read error"
+    assert runtime_failed(ValueError(said))
+    assert not runtime_failed(ValueError("operands could not be broadcast together with shapes (2,) (3,)"))

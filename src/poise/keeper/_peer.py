@@ -7,6 +7,7 @@ When the launcher stops the epoch, `report` says what is held and `enter` goes o
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -127,7 +128,9 @@ class PeerLoop:
         while self.settled < last:
             try:
                 self._step(ready)
-            except jax.errors.JaxRuntimeError as error:
+            except (jax.errors.JaxRuntimeError, ValueError) as error:
+                if not runtime_failed(error):
+                    raise
                 # A collective failed: the launcher knows whose death it was, or nobody died.
                 if not self.member.halt_soon(15.0):
                     said = (str(error).splitlines() or [""])[0][:200]
@@ -307,6 +310,12 @@ class PeerLoop:
         if now - then > 0.2:
             self.emit(Progress(self.settled, max(0.0, (self.settled - at) / (now - then))))
             self._said = (now, self.settled)
+
+
+def runtime_failed(error: Exception) -> bool:
+    """Whether an exception is the runtime's: a collective that fails while it is being dispatched raises a ValueError
+    whose text begins with the status, one that fails later a JaxRuntimeError."""
+    return isinstance(error, jax.errors.JaxRuntimeError) or re.match(r"[A-Z_]{5,}: ", str(error)) is not None
 
 
 def device_tuple(device: Any) -> Device:

@@ -17,7 +17,7 @@ from ..errors import Stopped
 from ..events import Decision, Event, Fault
 from ._form import Form
 from ._parts import write_part
-from ._peer import PeerLoop, device_tuple
+from ._peer import PeerLoop, device_tuple, runtime_failed
 from ._peer_orders import Orders
 from ._peer_stage import PeerStage, Slots, device_of, successors
 from ._shardwise import Shard, on_device, on_host, own_shard, parted, place
@@ -93,9 +93,9 @@ class PeerLife:
                     if self.member.device in self.slots:
                         self.loop.run(last)
                         self._finish()
-                except (PeerLost, jax.errors.JaxRuntimeError) as error:
+                except (PeerLost, jax.errors.JaxRuntimeError, ValueError) as error:
                     # A collective outside of a step failed: somebody died while communicators were made.
-                    if isinstance(error, jax.errors.JaxRuntimeError) and not self.member.halt_soon(15.0):
+                    if not isinstance(error, PeerLost) and not (runtime_failed(error) and self.member.halt_soon(15.0)):
                         raise
                     self._epoch = self.member.report(self._report())
 
