@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -102,8 +103,9 @@ def wait_for_start(journal: Path, child: subprocess.Popen[str]) -> list[int]:
     until = time.monotonic() + 200
     while time.monotonic() < until and child.poll() is None:
         if journal.exists():
-            with sqlite3.connect(f"file:{journal}?mode=ro", uri=True) as db:
-                rows = db.execute("select kind, body from events").fetchall()
+            rows = []
+            with sqlite3.connect(f"file:{journal}?mode=ro", uri=True) as db, suppress(sqlite3.OperationalError):
+                rows = db.execute("select kind, body from events").fetchall()  # its tables may not be there yet
             db.close()
             if any(kind == "Survivable" for kind, _ in rows):
                 return [json.loads(body)["pid"] for kind, body in rows if kind == "ProcessStarted"]
