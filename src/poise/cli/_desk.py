@@ -11,6 +11,7 @@ from typing import Any
 from ..devices.process import Device, Launcher
 from ..events import Event, Mended, ProcessLost, SnapshotKept, SnapshotRefused, from_dict
 from ..faults import COORDINATOR, ProcessFault
+from ..faults._process import RECOVERY
 from ..keeper._parts import write_manifest
 from ._launch_plan import Plan
 
@@ -77,7 +78,7 @@ class Desk:
             self._strike(fault)
         if self._waiting and launcher.protected and not self._open and step >= self._waiting[0].step:
             fault = self._waiting.pop(0)
-            self._open = True
+            self._open = fault.phase not in RECOVERY  # there another blow must come first
             device = launcher.crew.sitting(fault.worker)
             if fault.phase and device is not None:
                 self._send(fault, device)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import sys
+import threading
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -18,7 +20,7 @@ from ..devices.process import INCARNATIONS, Member, listen
 from ..errors import PoiseError
 from ..events import Decision, DeviceChanged, Event, Fault, RunStarted, to_dict
 from ..faults import ProcessFault
-from ..faults._process import DAMAGE
+from ..faults._process import DAMAGE, RECOVERY
 from ..keeper._peer import PeerLoop
 from ..keeper._peer_life import PeerLife, Slots
 from ..keeper._shardwise import on_device
@@ -56,6 +58,10 @@ def worker(job: str, active: int, spares: int, out: Path, resume: Path | None, s
         member.say("failed", sentence=" ".join(str(error).split()), status=error.exit_status)
         return error.exit_status
     return 0
+
+
+AGREEING = 2e-3
+"""Seconds that the reduction before a commit takes on a CPU, about."""
 
 
 class Policy:
@@ -107,10 +113,13 @@ class Blows:
         life = self.life
         assert life is not None
         courier = life.loop.courier
-        for fault in [f for f in self._script if f.phase == phase]:
-            late = fault.wait or phase in ("rebuild", "rewarm")
-            step = life.loop.settled if phase in ("rebuild", "rewarm", "share") else number
-            if not (step >= fault.step if late else step == fault.step):
+        begins = ("ready", "agree") if phase == "ready" else (phase,)
+        for fault in [f for f in self._script if f.phase in begins]:
+            recovery = phase in RECOVERY
+            step = life.loop.settled if recovery or phase == "share" else number
+            # One that waits for a recovery was sent behind its step; a spare has no step to compare it with.
+            late = fault.wait or recovery
+            if not ((recovery and fault.wait) or (step >= fault.step if late else step == fault.step)):
                 continue
             self._script.remove(fault)
             if fault.kind in DAMAGE:
@@ -118,6 +127,8 @@ class Blows:
                 flip(life.loop, fault.kind)
             elif phase == "share" and courier is not None:
                 courier.before = self._torn(fault)
+            elif fault.phase == "agree":
+                threading.Timer(random.uniform(0.0, AGREEING), self._strike, [fault]).start()
             else:
                 self._strike(fault)
 

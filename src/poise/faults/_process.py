@@ -5,10 +5,12 @@ kind = "kill"        # kill (SIGKILL), stop (SIGSTOP), bitflip (one bit of its s
 step = 40
 worker = 1           # the seat of the process, or "coordinator"
 phase = ""           # "": as soon as a member begins `step`; else the process strikes itself: in "propose"
-                     # (dispatched; "begin": before), "ready" (its proposal is here), "commit" (agreed), "share" (half
-                     # of its parity message is sent), or at the first "rebuild" or "rewarm" from `step` on
+                     # (dispatched; "begin": before), "ready" (its proposal is here), "agree" (a random moment of the
+                     # reduction by which all agree), "commit" (agreed), "share" (half of its parity message is sent),
+                     # or at the first "rebuild" or "rewarm" from `step` on
 incarnation = 0      # which process in that seat
-wait = false         # true: at the first such moment from `step` on at which the loss of a member can be survived
+wait = false         # true: at the first such moment from `step` on at which the loss of a member can be survived; in
+                     # "rebuild" and "rewarm" at the first one behind such a moment, caused by the next blow
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from ..errors import BadJob
 
 SIGNALS = ("kill", "stop")
 DAMAGE = ("bitflip", "two_banks")
-PHASES = ("", "begin", "propose", "ready", "commit", "share", "rebuild", "rewarm")
+RECOVERY = ("rebuild", "rewarm")
+PHASES = ("", "begin", "propose", "ready", "agree", "commit", "share", *RECOVERY)
 COORDINATOR = -1
 
 
