@@ -9,7 +9,7 @@ demo: $(VENV)/.user
 	$(POISE) demo
 
 test: $(VENV)/.dev
-	$(VENV)/bin/python -m pytest -n 2 --dist loadfile
+	$(VENV)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # Real processes, killed and stopped: minutes, and a machine with nothing else to do.
 test-processes: $(VENV)/.dev

@@ -51,13 +51,14 @@ def test_damping_is_optimal_for_the_extreme_modes() -> None:
 
 @pytest.mark.parametrize("make", [poisson, rough])
 def test_relaxation_takes_iterations_like_n_and_is_second_order(make) -> None:
-    made = {n: solve(make(), 1e-12, method="relaxation", n=n) for n in (31, 63, 127)}
+    problem = make()
+    made = {n: solve(problem, 1e-12, method="relaxation", n=n) for n in (31, 63, 127)}
     counts = {n: dict(s.detail["iterations"])[n] for n, s in made.items()}
     assert counts[127] / counts[63] < 2.4
     errors = [error(s) for s in made.values()]
     assert errors[1] / errors[2] > 3.4
     assert 0.1 < made[127].error_estimate / errors[2] < 10
-    assert solve(make(), 1e-2, method="relaxation", n=127).status is Status.CONVERGED
+    assert solve(problem, 1e-2, method="relaxation", n=63).status is Status.CONVERGED
 
 
 def test_relaxation_refuses_what_it_cannot_do() -> None:

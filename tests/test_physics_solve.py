@@ -70,8 +70,13 @@ def test_features_have_closed_form_derivatives(name: str) -> None:
 
         def at(shift: tuple[float, float], order: tuple[int, int]) -> np.ndarray:
             env = {"x": jnp.asarray(p[:, 0] + shift[0]), "y": jnp.asarray(p[:, 1] + shift[1])}
-            return np.asarray(family.columns(env, order))
+            return np.asarray(columns[order](env))
 
+        # one program per derivative: operation by operation they would be compiled a hundred times
+        columns = {
+            order: jax.jit(lambda env, order=order: family.columns(env, order))
+            for order in ((0, 0), (1, 0), (0, 1), (2, 0), (0, 2), "lap")
+        }
         h = 1e-5
         for i, order in (((h, 0.0), (1, 0)), ((0.0, h), (0, 1))):
             slope = (at(i, (0, 0)) - at((-i[0], -i[1]), (0, 0))) / (2 * h)
@@ -80,7 +85,7 @@ def test_features_have_closed_form_derivatives(name: str) -> None:
         np.testing.assert_allclose(at((0, 0), (2, 0)), second, rtol=1e-5, atol=1e-5)
         total = at((0, 0), (2, 0)) + at((0, 0), (0, 2))
         env = {"x": jnp.asarray(p[:, 0]), "y": jnp.asarray(p[:, 1])}
-        np.testing.assert_allclose(np.asarray(family.columns(env, "lap")), total, rtol=1e-8, atol=1e-8)
+        np.testing.assert_allclose(np.asarray(columns["lap"](env)), total, rtol=1e-8, atol=1e-8)
     if isinstance(family, Harmonics):
         np.testing.assert_allclose(total, 0.0, atol=1e-8)
 
@@ -117,7 +122,7 @@ def test_a_resonant_problem_is_not_called_converged() -> None:
 def test_contradicting_conditions_are_not_called_converged() -> None:
     plate = Box(x=(-1, 1), y=(-1, 1), name="edge") - Disc((0, 0), 0.3, name="hole")
     problem = Problem(plate, lap(u) == 0, [on("edge", u == 0), on("edge", u.dn == 1), on("hole", u == 1)])
-    assert solve(problem, 1e-6, degree=8, steps=3, method="collocation").status is not Status.CONVERGED
+    assert solve(problem, 1e-6, degree=4, steps=3, method="collocation").status is not Status.CONVERGED
 
 
 def test_too_few_features_are_not_called_converged() -> None:

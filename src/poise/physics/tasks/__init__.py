@@ -35,6 +35,6 @@ def get(name: str) -> Task:
     return _ALL[name]
 
 
-def solve_task(name: str, tol: float | None = None, points: int | None = None) -> dict[str, Any]:
-    """Solve a task and measure it against its reference: the JSON of `poise solve`."""
-    return run(get(name), tol, points)[0]
+def solve_task(name: str, tol: float | None = None, points: int | None = None, *, warm: bool = True) -> dict[str, Any]:
+    """Solve a task and measure it against its reference: the JSON of `poise solve`; once only if not `warm`."""
+    return run(get(name), tol, points, warm=warm)[0]
