@@ -4,7 +4,8 @@ import jax
 import numpy as np
 import pytest
 
-from poise.physics import Box, Problem, axes, cube, lap, load, on, sin, solve, unknown
+from poise.errors import BadInput
+from poise.physics import Box, Problem, Status, axes, cube, initial, lap, load, on, sin, solve, tanh, unknown
 
 x, y = axes("x y")
 u = unknown("u", "x y")
@@ -42,3 +43,33 @@ def test_forward_training_lowers_the_error_in_six_dimensions(forward_only: None)
         solution = solve(problem, 1e-6, method="network", width=12, iterations=iterations, steepness=(0.25,))
         errors.append(np.linalg.norm(solution(points) - truth) / np.linalg.norm(truth))
     assert errors[1] < 0.5 * errors[0]
+
+
+def test_a_layer_that_marches_solves_a_viscous_shock(forward_only: None, tmp_path) -> None:
+    s, _ = axes("x t")
+    w = unknown("w", "x t")
+    nu = 0.01
+    # a front that travels at speed 1/2 (Whitham 1974): its values at the ends are not zero
+    front = 0.5 - 0.5 * tanh((s + 0.3 - 0.5 * axes("t")[0]) / (4 * nu))
+    problem = Problem(
+        Box(x=(-1, 1), name="ends"),
+        w.dt + w * w.dx == nu * w.dxx,
+        [initial(w == front), on("ends", w == front)],
+        time=(0, 0.5),
+    )
+    solution = solve(problem, 1e-5, method="network", width=110, draws=4, time_steps=10)
+    rng = np.random.default_rng(0)
+    points = np.stack([rng.uniform(-1, 1, 500), rng.uniform(0, 0.5, 500)], axis=1)
+    truth = 0.5 - 0.5 * np.tanh((points[:, 0] + 0.3 - 0.5 * points[:, 1]) / (4 * nu))
+    error = np.linalg.norm(solution(points) - truth) / np.linalg.norm(truth)
+    assert error < 1e-5
+    assert 0.1 < solution.error_estimate / error < 10
+    assert solution.status is Status.CONVERGED
+    slope = np.linalg.norm(solution(points, dt=1) + 0.5 * solution(points, dx=1)) / np.linalg.norm(
+        solution(points, dt=1)
+    )
+    assert slope < 1e-3
+    solution.save(tmp_path / "n.npz")
+    np.testing.assert_array_equal(load(tmp_path / "n.npz")(points), solution(points))
+    with pytest.raises(BadInput, match="not points"):
+        solve(problem, method="network", points=100)

@@ -16,6 +16,7 @@ from ._solution import Orders
 from .collocation._rows import Trial
 from .elements._heat import unpack_transformed
 from .elements._nodal import unpack_nodal
+from .evolve._layer import unpack_drawn
 from .evolve._snapshots import unpack_snapshots
 from .galerkin._tensor import unpack_tensor
 from .grid._solve import unpack_gridded
@@ -80,6 +81,7 @@ def unpack(meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> Any:
     makers: dict[str, Any] = {
         "collocated": _collocated,
         "snapshots": unpack_snapshots,
+        "drawn": unpack_drawn,
         "tensor": unpack_tensor,
         "gridded": unpack_gridded,
         "nodal": unpack_nodal,

@@ -17,11 +17,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from poise.errors import BadInput
+
 from .._points import Cloud
 from .._precision import in_double
 from .._problem import Problem
 from .._representations import Collocated
 from .._solution import Solution
+from ..evolve import _network as march
 from ..features import Family, Hidden, between, tensor
 from ._rows import Trial, blocks
 from ._solve import Fit, finish, fit_stream, weight
@@ -31,15 +34,23 @@ from ._stream import FIT, Stream
 
 @dataclass(frozen=True)
 class Options:
-    """`width` hidden units, at most `iterations` of training (0: none), `steepness` values to choose from, `oversample`
-    rows per weight."""
+    """`width` hidden units (None: 64, or as many as a march needs), at most `iterations` of training (0: none),
+    `steepness` values to choose from, `oversample` rows per weight.
 
-    width: int = 64
+    An evolution over one space axis is marched instead: the layer is drawn `draws` times, with `time_steps` steps each.
+    """
+
+    width: int | None = None
     iterations: int = 80
     steepness: tuple[float, ...] = (0.25, 0.5, 1.0)
     oversample: int = 6
     seed: int = 0
     points: int | None = None
+    draws: int = 10
+    time_steps: int = 10
+
+
+WIDTH = 64
 
 
 def places(problem: Problem, count: int, offset: float) -> np.ndarray:
@@ -169,11 +180,19 @@ class Field:
 
 @in_double
 def solve_network(problem: Problem, tol: float, options: Options = Options()) -> Solution:
-    """Draw the hidden layer, train all weights, then fit the outer ones once more and estimate the error."""
+    """Draw the hidden layer, train all weights, then fit the outer ones once more and estimate the error.
+
+    An evolution of first order over one space axis goes to `evolve/_network.py`.
+    """
+    if march.form(problem) is not None:
+        if options.points is not None:
+            raise BadInput("A march of a drawn layer takes width, draws and time_steps, not points.")
+        return march.march_network(problem, tol, options.width, options.draws, options.time_steps, options.seed)
+    width = options.width or WIDTH
     rng = np.random.default_rng(options.seed)
     rules = Collocation(points=options.points, oversample=options.oversample)
-    stream, weights = prepared(problem, options.width)
-    pairs = even(problem, options.width, rng)
+    stream, weights = prepared(problem, width)
+    pairs = even(problem, width, rng)
     best: Fit | None = None
     chosen, data = options.steepness[0], weights_of(problem, pairs, options.steepness[0])
     for steepness in options.steepness:
@@ -202,7 +221,7 @@ def solve_network(problem: Problem, tol: float, options: Options = Options()) ->
     return replace(
         solution,
         representation=Collocated(Trial(families), best.theta, problem.axes),
-        method=f"a hidden layer of {options.width} tanh units, drawn from the data"
+        method=f"a hidden layer of {width} tanh units, drawn from the data"
         + (", all weights by forward Gauss-Newton" if options.iterations else ", outer weights by least squares"),
         features=count,
         detail={**solution.detail, "sampled_residual": sampled, "training": history, "steepness": chosen},

@@ -20,6 +20,7 @@ from ._radial import Radial as Radial
 from ._screened import Screened as Screened
 from ._waves import Hidden as Hidden
 from ._waves import Ridges as Ridges
+from ._waves import activation as activation
 from ._waves import between as between
 from ._waves import ridges as ridges
 from ._waves import sines as sines

@@ -17,16 +17,16 @@ import numpy as np
 from .._expr import Order
 
 
-def activation(name: str, s: Any, k: int) -> Any:
+def activation(name: str, s: Any, k: int, xp: Any = jnp) -> Any:
     """The k-th derivative of sin or tanh at s."""
     if name == "sin":
-        return jnp.sin(s + k * (np.pi / 2.0))
-    t = jnp.tanh(s)
+        return xp.sin(s + k * (np.pi / 2.0))
+    t = xp.tanh(s)
     # d/ds of a polynomial in t = tanh s is its derivative times (1 - t^2)
     poly = np.polynomial.Polynomial([0.0, 1.0])
     for _ in range(k):
         poly = poly.deriv() * np.polynomial.Polynomial([1.0, 0.0, -1.0])
-    value = jnp.zeros_like(t)
+    value = xp.zeros_like(t)
     for coefficient in poly.coef[::-1]:
         value = value * t + coefficient
     return value
