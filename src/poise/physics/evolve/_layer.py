@@ -87,7 +87,7 @@ class Drawn:
         for knot in np.unique(which):
             mine = which == knot
             phi = units(self.tables[self.layer[knot]], *self.span, x[mine], order[0])
-            h = self.times[knot + 1] - self.times[knot]
+            h = float(self.times[knot + 1] - self.times[knot])
             weights = hermite((t[mine] - self.times[knot]) / h, h, order[1])
             ends = np.stack([part[knot + i, field] for part in (self.outer, self.rates) for i in (0, 1)])
             made[mine] = np.sum(weights * (phi @ ends.T), axis=1)

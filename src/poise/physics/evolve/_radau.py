@@ -22,7 +22,7 @@ _A = np.array(
     ]
 )
 _values, _vectors = np.linalg.eig(np.linalg.inv(_A))
-_order = np.argsort(np.abs(_values.imag), kind="stable")
+_order = np.argsort(np.abs(np.imag(_values)), kind="stable")
 VALUES, VECTORS = _values[_order], _vectors[:, _order]
 INVERSE = np.linalg.inv(VECTORS)
 ITERATIONS = 15
@@ -31,14 +31,14 @@ ENOUGH = 1e-11
 
 
 def step(
-    f: Callable[[float, np.ndarray], np.ndarray], jacobian: np.ndarray, t: float, y: np.ndarray, dt: float
+    f: Callable[[np.ndarray, np.ndarray], np.ndarray], jacobian: np.ndarray, t: float, y: np.ndarray, dt: float
 ) -> np.ndarray | None:
     """The state a step later; None where the iteration does not converge.
 
     f(t, rows (m, n)) -> (m, n), one rate per row and instant `t` (m,); `jacobian` (n, n) is df/dy at the start.
     """
     unit = np.eye(len(y))
-    real = lu_factor(VALUES[0].real / dt * unit - jacobian)
+    real = lu_factor(float(np.real(VALUES[0])) / dt * unit - jacobian)
     pair = lu_factor(VALUES[1] / dt * unit - jacobian)
     times = t + NODES * dt
     stages = np.zeros((3, len(y)))
@@ -48,7 +48,7 @@ def step(
         if not np.all(np.isfinite(left)):
             return None
         second = lu_solve(pair, left[1])
-        change = (VECTORS @ np.stack([lu_solve(real, left[0].real) + 0j, second, second.conj()])).real
+        change = np.real(VECTORS @ np.stack([lu_solve(real, np.real(left[0])) + 0j, second, second.conj()]))
         stages = stages + change
         if float(np.linalg.norm(change)) <= ENOUGH * size:
             return y + stages[2]
