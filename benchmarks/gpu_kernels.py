@@ -23,10 +23,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from poise import kernels
-from poise.kernels import _bench, ref_adamw
+from poise.kernels import _bench, _bench_adamw, _timing, ref_adamw
 
 GRAPHS = "--xla_gpu_enable_command_buffer=FUSION,CUSTOM_CALL --xla_gpu_graph_min_graph_size=1"
-RULES = [_bench.Rule(), _bench.Rule(markers=(-99.0, -999.0)), _bench.Rule(limit=2.5, fill=0.5)]
+RULES = [_timing.Rule(), _timing.Rule(markers=(-99.0, -999.0)), _timing.Rule(limit=2.5, fill=0.5)]
 
 
 def both(f, *args):
@@ -118,7 +118,7 @@ def check_adamw(rng):
         def run(words, hurt, g, masks, ok):
             seals = [kernels.seal(w) for w in words]
             state = kernels.State(*(kernels.Sealed(w, s) for w, s in zip(hurt, seals, strict=True)))
-            new, reports, low = kernels.adamw(state, g, _bench._adamw_hyper(), ok, *masks, low=True)
+            new, reports, low = kernels.adamw(state, g, _bench_adamw.adamw_hyper(), ok, *masks, low=True)
             checks = [kernels.check(s.words, s.seal) for s in new]
             return [ref_adamw.floats(s.words) for s in new], reports, checks, low.astype(jnp.float32)
 
@@ -140,7 +140,7 @@ def check_records(rng):
         for cell in ("pim", "pinn"):
 
             def run(r, g, cell=cell):
-                out, bad = kernels.update_records(r, g, jnp.stack(_bench._adamw_hyper()), cell, RULES[0])
+                out, bad = kernels.update_records(r, g, jnp.stack(_bench_adamw.adamw_hyper()), cell, RULES[0])
                 return ref_adamw.floats(out[:, :4]), out[:, 4:], bad
 
             same(f"record update {cell} {n}", *both(run, rows, g), 2e-6)
@@ -175,6 +175,37 @@ def check_burgers(rng):
 
                 tolerance = 1e-5 if dtype is np.float32 else 1e-13
                 same(f"burgers stage {nx} x {ny} {dtype.__name__}", *both(run, *args), tolerance)
+                if dtype is np.float32:
+                    check_burgers_sealed(rng, args)
+
+
+def check_burgers_sealed(rng, args):
+    """On the GPU, bit for bit: the sealed stage and the three calls it takes the place of; base sound and hurt."""
+    options = {"h": 0.01, "nu": 1e-3, "weights": (0.5, 0.25, 1e-3)}
+    bits = kernels.limit_bits(1.25)
+
+    @jax.jit
+    def together(kept, *a):
+        return kernels.burgers_stage_sealed(*a, kept, **options, bits=bits)
+
+    @jax.jit
+    def apart(kept, *a):
+        out = kernels.burgers_stage(*a, **options)
+        return out, *kernels.seal_counting(out, bits), kernels.check(a[1], kept)
+
+    kept = jax.jit(kernels.seal)(args[1])
+    hurt = args[1].copy()
+    hurt.view(np.uint32).reshape(-1)[rng.integers(hurt.size)] ^= np.uint32(1) << np.uint32(rng.integers(32))
+    for base in (args[1], hurt):
+        given = [args[0], base, *args[2:]]
+        a, b = (jax.tree.map(np.asarray, f(kept, *given)) for f in (apart, together))
+        assert (int(a[3].data) > 0) == (base is hurt)
+        # A flipped bit can make a NaN, which is equal to itself here.
+        same(f"  sealed {args[0].shape[1]} x {args[0].shape[2]} hurt={base is hurt}", *(_bits(x) for x in (a, b)))
+
+
+def _bits(tree):
+    return jax.tree.map(lambda x: x.view(np.uint32), tree)
 
 
 def bridge():
@@ -182,7 +213,7 @@ def bridge():
     import ctypes
 
     library = ctypes.CDLL(str(Path(os.environ["POISE_NATIVE"]) / "libbridge.so"))
-    x, n, calls = _bench.noise((1 << 22,)), 1 << 22, 50
+    x, n, calls = _timing.noise((1 << 22,)), 1 << 22, 50
     rows = jax.lax.bitcast_convert_type(x.reshape(-1, 8), jnp.uint32)
 
     @jax.jit
@@ -201,7 +232,7 @@ def bridge():
         return y
 
     for name, f in (("FFI, 100 calls in a graph", lambda: inside(rows)), ("host calls, synchronised", outside)):
-        print(f"bridge  {name:28} {_bench.seconds(f) / (2 * calls) * 1e6:.1f} us a call", flush=True)
+        print(f"bridge  {name:28} {_timing.seconds(f) / (2 * calls) * 1e6:.1f} us a call", flush=True)
 
 
 def graphs():
@@ -209,7 +240,7 @@ def graphs():
     rng = np.random.default_rng()
     check_words(rng)
     check_adamw(rng)
-    u = _bench.noise((300, 260))
+    u = _timing.noise((300, 260))
     k = jnp.full((2, 3), 0.15).at[:, 1].set(0.2)
 
     def many(u):
@@ -226,7 +257,7 @@ def tune():
     """Effective throughput by steps per pass and, in 2-D, by the height of a tile (four or eight warps)."""
     from poise.kernels import _stencil
 
-    copy = _bench.copy_bandwidth()
+    copy = _timing.copy_bandwidth()
     print(f"copy {copy / 1e12:.3f} TB/s", flush=True)
     jobs = [((8192, 8192), jnp.float32, t, h) for t, h in ((8, 64), (8, 128), (12, 128))]
     small = (7, 128), (8, 64), (12, 64), (12, 128), (15, 64), (16, 128)
@@ -236,7 +267,7 @@ def tune():
     for shape, dtype, steps, height in jobs:
         _stencil.TILE_2D = (height, 0)
         with jax.enable_x64(dtype == jnp.float64):
-            u = _bench.noise(shape, dtype)
+            u = _timing.noise(shape, dtype)
             k = np.full((len(shape), 3), 0.05)
             k[:, 1] = (1 - 0.1 * len(shape)) / len(shape)
             k = jnp.array(k, dtype)
@@ -247,7 +278,7 @@ def tune():
                     u = kernels.stencil(u, k, RULES[0], steps=steps)[0]
                 return u
 
-            s = _bench.seconds(lambda u=u, f=ours: f(u), inner=2) / (10 * steps)
+            s = _timing.seconds(lambda u=u, f=ours: f(u), inner=2) / (10 * steps)
         moved = 2 * u.nbytes / s
         name = f"{shape} {np.dtype(dtype).name} T={steps} tile {height or 'low'}"
         print(f"{name}: {moved / 1e12:.2f} TB/s, {moved / copy:.3f} of copy", flush=True)

@@ -49,6 +49,7 @@ NO_LOCAL = [
     r"record_kernel",
     r"gradient_kernel",
     r"burgers_kernelIf",
+    r"burgers_sealed_kernel",
     r"scan_kernel",
 ]
 WIDE = [c.kernel for c in CLAIMS] + [
@@ -58,6 +59,7 @@ WIDE = [c.kernel for c in CLAIMS] + [
     r"record_kernel",
     r"pack_kernel",
     r"gradient_kernel",
+    r"burgers_sealed_kernel",
 ]
 
 

@@ -10,7 +10,7 @@ import pytest
 from poise import kernels
 from poise.errors import BadInput
 from poise.kernels import ref_adamw
-from poise.kernels._bench import Rule
+from poise.kernels._timing import Rule
 
 RULE = Rule(markers=(-99.0, -999.0))
 SIZES = [1, 2, 31, 32, 33, 255, 256, 257, 258, 511, 512, 514, 20_011, 20_012]

@@ -9,7 +9,7 @@ import pytest
 
 from poise import kernels
 from poise.kernels import _records, ref_adamw
-from poise.kernels._bench import Rule
+from poise.kernels._timing import Rule
 
 native = pytest.mark.skipif(not kernels.available()["cpu"], reason=kernels.available()["why"])
 SIZES = [0, 1, 31, 32, 33, 255, 256, 257, 20_011]

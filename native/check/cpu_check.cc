@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "../cpu/adamw.h"
+#include "../cpu/burgers_sealed.h"
 #include "../cpu/record.h"
 #include "../cpu/scan.h"
 #include "../cpu/stencil2d.h"
@@ -176,10 +177,54 @@ static int scans_and_records() {
   return wrong;
 }
 
+// A sealed stage in random ranges of groups against a stage, a seal and a check, its base damaged.
+static int sealed_stages() {
+  int wrong = 0;
+  for (int trial = 0; trial < 40; ++trial) {
+    const int64_t nx = 1 + upto(200), ny = 2600 / nx + 1 + upto(300), n = 2 * nx * ny;
+    const Layout lay(n);
+    std::normal_distribution<float> normal;
+    auto some = [&](int64_t count) {
+      std::vector<float> x(count);
+      for (auto& v : x) v = normal(rng);
+      return x;
+    };
+    const auto q = some(n), west = some(2 * ny), east = some(2 * ny), south = some(2 * nx), north = some(2 * nx), forcing = some(2);
+    Kept4 old{Words(n), {}, {}, {}};
+    for (auto& w : old.words) w = bits_of(normal(rng));
+    reseal(old);
+    if (trial % 4) damage(old, lay);
+    const auto* base = reinterpret_cast<const float*>(old.words.data());
+    std::vector<float> out(n), want(n);
+    Burgers<float> b{q.data(), base, west.data(), east.data(), south.data(), north.data(), forcing.data(), want.data(), nx, ny,
+                     0.5f, 0.25f, 0.5f, 0.25f, 0.125f};
+    burgers_rows(b, 0, nx);
+    b.out = out.data();
+    Kept4 made{Words(n), Words(lay.L()), Words(kMarkWords * lay.G), Words(2 * lay.G)}, right = made;
+    const uint32_t limit2 = magnitude2(1.0f);
+    Stepped all;
+    for (int64_t g = 0; g < lay.G;) {
+      const int64_t end = g + 1 + upto(lay.G - g);
+      const Stepped s = burgers_groups(b, lay, {old.parity.data(), old.marks.data(), old.guard.data()},
+                                       {made.parity.data(), made.marks.data(), made.guard.data()}, limit2, g, end);
+      all.loud += s.loud, all.off.data += s.off.data, all.off.parity += s.off.parity, all.off.guard += s.off.guard;
+      g = end;
+    }
+    std::memcpy(made.words.data(), out.data(), 4 * n), std::memcpy(right.words.data(), want.data(), 4 * n);
+    const int64_t loud = seal_groups<true>(right.words.data(), lay, 0, lay.G, limit2, right.parity.data(), right.marks.data(),
+                                           right.guard.data());
+    const Off off = check_groups(old.words.data(), lay, 0, lay.G, old.parity.data(), old.marks.data(), old.guard.data());
+    wrong += !(made == right) || all.loud != loud || loud == 0;
+    wrong += all.off.data != off.data || all.off.parity != off.parity || all.off.guard != off.guard;
+    wrong += (off.data + off.parity + off.guard > 0) != (trial % 4 != 0);
+  }
+  return wrong;
+}
+
 int main(int argc, char** argv) {
   int exact = 0, reported = 0;
   int wrong = repairs(argc > 1 ? std::atoi(argv[1]) : 10000, exact, reported);
-  wrong += steps_of_adamw() + passes<float>() + passes<double>() + scans_and_records();
+  wrong += sealed_stages() + steps_of_adamw() + passes<float>() + passes<double>() + scans_and_records();
   std::printf("cpu_check: %d patterns bit exact, %d reported beyond repair, %d wrong\n", exact, reported, wrong);
   return wrong != 0;
 }

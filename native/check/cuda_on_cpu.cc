@@ -1,13 +1,14 @@
-// The CUDA kernels of records and of the Burgers stage, run on the CPU (emulated/cuda_runtime.h) against the CPU's own kernels, on
+// The CUDA kernels of records and of the Burgers stages, run on the CPU (emulated/cuda_runtime.h) against the CPU's own kernels, on
 // random inputs at ragged sizes; built with the sanitizers by the tests. Prints one line; exit status 1 if anything differs.
 #define POISE_ISA check
 #include <cstdio>
 #include <cstdlib>
 #include <random>
 
-#include "../cpu/burgers.h"
+#include "../cpu/burgers_sealed.h"
 #include "../cpu/record.h"
 #include "../cuda/burgers.cuh"
+#include "../cuda/burgers_sealed.cuh"
 #include "../cuda/record.cuh"
 
 using namespace poise;
@@ -73,23 +74,67 @@ static int gradients(int64_t columns, int64_t lines, bool given, bool halo, cons
 }
 
 template <class T>
-static int stages(int64_t nx, int64_t ny) {
-  auto some = [](int64_t n) {
+struct StageCase {
+  int64_t nx, ny;
+  std::vector<T> q, base, west, east, south, north, forcing, mine, want;
+  StageCase(int64_t x, int64_t y)
+      : nx(x), ny(y), q(some(2 * x * y)), base(some(2 * x * y)), west(some(2 * y)), east(some(2 * y)), south(some(2 * x)),
+        north(some(2 * x)), forcing(some(2)), mine(q.size()), want(q.size()) {}
+  static std::vector<T> some(int64_t n) {
     std::vector<T> x(n);
     for (auto& v : x) v = normal(rng);
     return x;
-  };
-  const auto q = some(2 * nx * ny), base = some(2 * nx * ny), west = some(2 * ny), east = some(2 * ny), south = some(2 * nx),
-             north = some(2 * nx), forcing = some(2);
-  std::vector<T> mine(q.size()), want(q.size());
-  Burgers<T> b{q.data(), base.data(), west.data(), east.data(), south.data(), north.data(), forcing.data(), want.data(),
-               nx, ny, T(0.5), T(0.25), T(0.5), T(0.25), T(0.125)};
-  host::burgers_rows(b, 0, nx);
-  b.out = mine.data();
+  }
+  Burgers<T> into(std::vector<T>& out) const {
+    return {q.data(), base.data(), west.data(), east.data(), south.data(), north.data(), forcing.data(), out.data(),
+            nx, ny, T(0.5), T(0.25), T(0.5), T(0.25), T(0.125)};
+  }
+  int wrong() const {
+    int n = 0;
+    for (size_t i = 0; i < want.size(); ++i) n += !(std::fabs(mine[i] - want[i]) <= T(1e-5) * (1 + std::fabs(want[i])));
+    return n;
+  }
+};
+
+template <class T>
+static int stages(int64_t nx, int64_t ny) {
+  StageCase<T> c(nx, ny);
+  host::burgers_rows(c.into(c.want), 0, nx);
+  const Burgers<T> b = c.into(c.mine);
   launch({blocks(ny, dev::kBurgersColumns), blocks(nx, dev::kBurgersRows)}, dev::kBurgersColumns, [&] { dev::burgers_kernel(b); });
-  int wrong = 0;
-  for (size_t i = 0; i < want.size(); ++i) wrong += !(std::fabs(mine[i] - want[i]) <= T(1e-5) * (1 + std::fabs(want[i])));
-  return wrong;
+  return c.wrong();
+}
+
+struct Spare {
+  Words parity, marks, guard;
+  explicit Spare(const Layout& lay) : parity(lay.L()), marks(kMarkWords * lay.G), guard(2 * lay.G) {}
+  bool operator!=(const Spare& o) const { return parity != o.parity || marks != o.marks || guard != o.guard; }
+};
+
+// The sealed stage, two warps a block: its seal is that of what it wrote, and it finds what a check finds in a damaged base.
+static int sealed(int64_t nx, int64_t ny) {
+  StageCase<float> c(nx, ny);
+  const Layout lay(2 * nx * ny);
+  Spare old(lay), made(lay), want(lay);
+  uint32_t* words = reinterpret_cast<uint32_t*>(c.base.data());
+  host::seal_groups<false>(words, lay, 0, lay.G, 0, old.parity.data(), old.marks.data(), old.guard.data());
+  words[rng() % lay.n] ^= 1u << rng() % 32;
+  words[rng() % lay.n] ^= 1u << rng() % 23;
+  old.parity[rng() % lay.L()] ^= 4u;
+  old.marks[rng() % old.marks.size()] ^= 1u;
+  const float limit = 1.5f;
+  int32_t found[4] = {};
+  dev::SealedStage a{c.into(c.mine), old.parity.data(), old.marks.data(), old.guard.data(), made.parity.data(),
+                     made.marks.data(), made.guard.data(), found, magnitude2(limit), lay.n, 1 + static_cast<int64_t>(rng() % 3)};
+  launch({static_cast<unsigned>((lay.G + 2 * a.stride - 1) / (2 * a.stride) * a.stride)}, 64,
+         [&] { dev::burgers_sealed_kernel<2>(a); });
+  host::burgers_rows(c.into(c.want), 0, nx);
+  const int64_t loud = host::seal_groups<true>(reinterpret_cast<uint32_t*>(c.mine.data()), lay, 0, lay.G, magnitude2(limit),
+                                               want.parity.data(), want.marks.data(), want.guard.data());
+  const host::Off off =
+      host::check_groups(words, lay, 0, lay.G, old.parity.data(), old.marks.data(), old.guard.data());
+  return c.wrong() + (made != want) + (found[0] != loud || loud == 0) + (found[1] != off.data || off.data == 0) +
+         (found[2] != off.parity) + (found[3] != off.guard || off.guard == 0);
 }
 
 int main() {
@@ -101,6 +146,8 @@ int main() {
   wrong += gradients(7, 75, true, true, gate) + gradients(1, 300, false, true, gate) + gradients(2, 150, true, false, gate);
   for (int64_t nx : {1, 16, 35})
     for (int64_t ny : {1, 127, 130}) wrong += stages<float>(nx, ny) + stages<double>(nx, ny);
+  for (auto [nx, ny] : {std::pair<int64_t, int64_t>{37, 35}, {2, 1300}, {1300, 2}, {61, 128}, {20, 260}, {90, 100}, {11, 1024}})
+    wrong += sealed(nx, ny);
   std::printf("cuda_on_cpu: %d wrong\n", wrong);
   return wrong != 0;
 }

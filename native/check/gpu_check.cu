@@ -1,5 +1,5 @@
 // A small program for compute-sanitizer and for the repair promise on a GPU: seal, check, repair and the sealed AdamW against
-// the CPU headers on random damage. Usage: gpu_check [patterns]. Prints one line; exit status 1 if anything differs.
+// the CPU headers on random damage, the sealed Burgers stage against stage, seal and check. Usage: gpu_check [patterns]. Prints one line; exit status 1 if anything differs.
 #define POISE_ISA check
 #include <cstdio>
 #include <cstdlib>
@@ -8,6 +8,9 @@
 
 #include "../cpu/adamw.h"
 #include "../cuda/adamw.cuh"
+#include "../cuda/burgers.cuh"
+#include "../cuda/burgers_sealed.cuh"
+#include "../cuda/seal.cuh"
 #include "../cuda/stencil2d.cuh"
 
 using poise::Layout;
@@ -84,6 +87,59 @@ static void damage(Sealed& s, const Layout& lay) {
       s.words[upto(lay.n)] ^= rng() | 1u;
       s.marks[upto(s.marks.size())] ^= 3u;
   }
+}
+
+// The sealed Burgers stage, bit for bit, against the three launches it takes the place of; the base is damaged in some trials.
+static int sealed_stage(int64_t nx, int64_t ny, bool hurt) {
+  const int64_t n = 2 * nx * ny;
+  const Layout lay(n);
+  auto values = [](int64_t count) {
+    Words w(count);
+    for (auto& x : w) {
+      const float v = static_cast<float>(upto(2000001)) * 1e-6f - 1.0f;
+      std::memcpy(&x, &v, 4);
+    }
+    return w;
+  };
+  auto on_device = [](const Words& w) {
+    float* p;
+    MUST(cudaMalloc(&p, w.size() * 4 + 16));
+    MUST(cudaMemcpy(p, w.data(), w.size() * 4, cudaMemcpyHostToDevice));
+    return p;
+  };
+  Sealed base{values(n), Words(lay.L()), Words(42 * lay.G), Words(2 * lay.G)};
+  host::seal_groups<false>(base.words.data(), lay, 0, lay.G, 0, base.parity.data(), base.marks.data(), base.guard.data());
+  if (hurt) damage(base, lay), base.parity[upto(lay.L())] ^= 1u;
+  const OnDevice old(base), made(base), want(base);
+  float *q = on_device(values(n)), *west = on_device(values(2 * ny)), *east = on_device(values(2 * ny)),
+        *south = on_device(values(2 * nx)), *north = on_device(values(2 * nx)), *forcing = on_device(values(2));
+  poise::Burgers<float> b{q, reinterpret_cast<float*>(old.p[0]), west, east, south, north, forcing,
+                          reinterpret_cast<float*>(want.p[0]), nx, ny, 0.5f, 0.25f, 0.5f, 0.25f, 0.125f};
+  int32_t *count, seen[4], found[4];
+  MUST(cudaMalloc(&count, 64));
+  const uint32_t limit2 = 0x3F000000u << 1;  // 0.5
+  const dim3 grid(static_cast<unsigned>((ny + dev::kBurgersColumns - 1) / dev::kBurgersColumns),
+                  static_cast<unsigned>((nx + dev::kBurgersRows - 1) / dev::kBurgersRows));
+  dev::burgers_kernel<float><<<grid, dev::kBurgersColumns>>>(b);
+  MUST(dev::launch_seal<dev::Kind::kCount>(nullptr, {want.p[0], n, want.p[1], want.p[2], want.p[3], count, limit2}, 1));
+  MUST(dev::launch_seal<dev::Kind::kCheck>(nullptr, {old.p[0], n, old.p[1], old.p[2], old.p[3], count + 1, 0}, 3));
+  MUST(cudaMemcpy(seen, count, sizeof seen, cudaMemcpyDeviceToHost));
+  b.out = reinterpret_cast<float*>(made.p[0]);
+  for (int i = 0; i < 4; ++i) MUST(cudaMemset(made.p[i], 0xAA, (i == 0 ? n : i == 1 ? lay.L() : i == 2 ? 42 * lay.G : 2 * lay.G) * 4));
+  MUST(dev::launch_burgers_sealed(nullptr, {b, old.p[1], old.p[2], old.p[3], made.p[1], made.p[2], made.p[3], count, limit2, 0, 0}));
+  MUST(cudaMemcpy(found, count, sizeof found, cudaMemcpyDeviceToHost));
+  Sealed x = base, y = base;
+  made.get(x), want.get(y);
+  int wrong = x.words != y.words || x.parity != y.parity || x.marks != y.marks || x.guard != y.guard;
+  for (int i = 0; i < 4; ++i) wrong += found[i] != seen[i];
+  wrong += (seen[1] + seen[2] + seen[3] > 0) != hurt || seen[0] == 0;
+  if (wrong) std::printf("sealed stage %ld x %ld: %d wrong (%d %d %d %d, not %d %d %d %d)\n", static_cast<long>(nx),
+                         static_cast<long>(ny), wrong, found[0], found[1], found[2], found[3], seen[0], seen[1], seen[2], seen[3]);
+  for (float* p : {q, west, east, south, north, forcing}) MUST(cudaFree(p));
+  for (const OnDevice* d : {&old, &made, &want})
+    for (uint32_t* p : d->p) MUST(cudaFree(p));
+  MUST(cudaFree(count));
+  return wrong;
 }
 
 int main(int argc, char** argv) {
@@ -164,6 +220,8 @@ int main(int argc, char** argv) {
       }
     }
   }
+  for (auto [nx, ny] : {std::pair<int64_t, int64_t>{37, 35}, {2, 1300}, {1300, 2}, {61, 128}, {20, 260}, {301, 130}, {64, 1024}})
+    for (bool hurt : {false, true}) wrong += sealed_stage(nx, ny, hurt);
   // A stencil with a bad value and without.
   {
     const int n = 300;

@@ -5,8 +5,11 @@
 #include <cstdlib>
 
 #include "../cuda/adamw.cuh"
+#include "../cuda/burgers.cuh"
+#include "../cuda/burgers_sealed.cuh"
 #include "../cuda/record.cuh"
 #include "../cuda/scan.cuh"
+#include "../cuda/seal.cuh"
 #include "../cuda/stencil2d.cuh"
 
 using namespace poise;
@@ -112,6 +115,37 @@ static void stencils(float* u, float* v, int32_t* found, double bandwidth) {
     }
 }
 
+// The Burgers stage alone, with a seal and a check beside it, and with both in its pass; n^2 nodes.
+static void burgers(int64_t side, int32_t* found, double bandwidth) {
+  const int64_t n = 2 * side * side;
+  const Layout lay(n);
+  float *q = numbers(n, 7u), *base = numbers(n, 8u), *out = numbers(n, 9u), *edge = numbers(8 * side, 10u), *f = numbers(2, 11u);
+  const Burgers<float> b{q, base, edge, edge + 2 * side, edge + 4 * side, edge + 6 * side, f, out,
+                         side, side, 0.5f, 0.25f, 0.5f, 0.25f, 0.1f};
+  uint32_t *spare[2][3], *words[2] = {reinterpret_cast<uint32_t*>(base), reinterpret_cast<uint32_t*>(out)};
+  for (auto& s : spare) {
+    MUST(cudaMalloc(&s[0], lay.L() * 4));
+    MUST(cudaMalloc(&s[1], kMarkWords * lay.G * 4));
+    MUST(cudaMalloc(&s[2], 2 * lay.G * 4));
+  }
+  const uint32_t limit2 = 0x49742400u << 1;
+  auto args = [&](int i) { return SealArgs{words[i], n, spare[i][0], spare[i][1], spare[i][2], found, limit2}; };
+  MUST(launch_seal<Kind::kSeal>(nullptr, args(0), 0));
+  const dim3 grid(static_cast<unsigned>((side + kBurgersColumns - 1) / kBurgersColumns),
+                  static_cast<unsigned>((side + kBurgersRows - 1) / kBurgersRows));
+  auto stage = [&] { burgers_kernel<float><<<grid, kBurgersColumns>>>(b); };
+  auto seal = [&] { MUST(launch_seal<Kind::kCount>(nullptr, args(1), 1)); };
+  auto check = [&] { MUST(launch_seal<Kind::kCheck>(nullptr, args(0), 3)); };
+  auto sealed = [&] {
+    MUST(launch_burgers_sealed(nullptr, {b, spare[0][0], spare[0][1], spare[0][2], spare[1][0], spare[1][1], spare[1][2], found,
+                                         limit2, 0, 0}));
+  };
+  const double alone = seconds(stage), sum = seconds([&] { stage(), seal(), check(); }), one = seconds(sealed);
+  std::printf("Burgers stage %ld^2       %.4f ms alone (%.3f of 12 B a value at a copy's speed); with seal and check beside it %.3f "
+              "of that, in one pass %.3f\n", static_cast<long>(side), alone * 1e3, alone * bandwidth / (12.0 * n), sum / alone,
+              one / alone);
+}
+
 int main() {
   const int64_t n = int64_t{1} << 29;
   float *a = numbers(n, 1u), *b = numbers(n, 2u, true), *g = numbers(n / 2, 3u), *hyper;
@@ -129,5 +163,6 @@ int main() {
   stencils(a, b, found, bandwidth);
   records(reinterpret_cast<uint32_t*>(a), reinterpret_cast<uint32_t*>(b), g, hyper, found, n / 8, copy);
   adamw(g, hyper, found, n / 2, bandwidth);
+  for (int64_t side : {8192, 2048, 1000}) burgers(side, found, bandwidth);
   return cudaDeviceSynchronize() != cudaSuccess;
 }

@@ -16,6 +16,8 @@ inline int64_t grain_of(int64_t n, int64_t least) {
   return even < least ? least : even;
 }
 
+constexpr int64_t kLeastGroups = 32;  // groups of a seal in a chunk: 640 KiB, tens of microseconds
+
 // `rule` is (limit, fill, then marker and width for each marker), as kernels/_gate.py writes it.
 template <class T>
 Gate<T> gate_of(ffi::Span<const double> rule) {

@@ -11,13 +11,11 @@ using Any = ffi::AnyBuffer;
 using OutU32 = ffi::ResultBuffer<ffi::U32>;
 using OutS32 = ffi::ResultBuffer<ffi::S32>;
 
-constexpr int64_t kLeast = 32;  // groups per chunk: 640 KiB, tens of microseconds
-
 // The words of a buffer of any type of 4 or 8 bytes: XLA would copy it to bitcast it.
 int64_t count(const Any& x) { return static_cast<int64_t>(x.size_bytes() / 4); }
 const uint32_t* words_of(const Any& x) { return static_cast<const uint32_t*>(x.untyped_data()); }
 
-int64_t grain(const Layout& lay) { return grain_of(lay.G, lay.B == kBlock ? kLeast : lay.G); }
+int64_t grain(const Layout& lay) { return grain_of(lay.G, lay.B == kBlock ? kLeastGroups : lay.G); }
 
 ffi::Error Seal(Any words, OutU32 parity, OutU32 marks, OutU32 guard) {
   const Layout lay(count(words));

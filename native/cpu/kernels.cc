@@ -1,6 +1,6 @@
 // One instruction set's kernels: this file is compiled once for each (POISE_ISA and the compiler's flags say which).
 #include "adamw.h"
-#include "burgers.h"
+#include "burgers_sealed.h"
 #include "record.h"
 #include "scan.h"
 #include "stencil2d.h"
@@ -75,10 +75,21 @@ Trips stencil2(const Stencil2Args<T>& a, int64_t y0, int64_t y1, int64_t x0, int
 }
 
 template <class T>
-void burgers(const BurgersArgs<T>& a, int64_t i0, int64_t i1) {
+Burgers<T> stage_of(const BurgersArgs<T>& a) {
   const T* k = a.number;
-  burgers_rows(Burgers<T>{a.q, a.base, a.west, a.east, a.south, a.north, a.forcing, a.out, a.nx, a.ny, k[0], k[1], k[2], k[3], k[4]},
-               i0, i1);
+  return {a.q, a.base, a.west, a.east, a.south, a.north, a.forcing, a.out, a.nx, a.ny, k[0], k[1], k[2], k[3], k[4]};
+}
+
+template <class T>
+void burgers(const BurgersArgs<T>& a, int64_t i0, int64_t i1) {
+  burgers_rows(stage_of(a), i0, i1);
+}
+
+void burgers_sealed(const BurgersArgs<float>& a, const SealArgs& old, const SealArgs& made, uint32_t limit2, int64_t g0,
+                    int64_t g1, int64_t found[4]) {
+  const Stepped s = burgers_groups(stage_of(a), Layout(old.n), SealView{old.parity, old.marks, old.guard},
+                                   SealView{made.parity, made.marks, made.guard}, limit2, g0, g1);
+  found[0] = s.loud, found[1] = s.off.data, found[2] = s.off.parity, found[3] = s.off.guard;
 }
 
 }  // namespace
@@ -93,7 +104,7 @@ const Table& POISE_JOIN(table_, POISE_ISA)() {
   using namespace POISE_ISA;
   static const Table table{POISE_TEXT(POISE_ISA), seal,         seal_counting, check,           repair,
                            adamw,                 scan<float>, scan<double>,  stencil2<float>, stencil2<double>,
-                           burgers<float>,        burgers<double>,
+                           burgers<float>,        burgers<double>, burgers_sealed,
                            repack<true>,          repack<false>, update<kPim>, update<kPinn>, record_gradient};
   return table;
 }

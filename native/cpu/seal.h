@@ -16,12 +16,11 @@ constexpr int kRun = 128;
 template <bool XOR>
 inline __attribute__((always_inline)) Sums sums_of(const uint32_t* __restrict w, int64_t width, uint32_t p0,
                                                        uint32_t* __restrict parity) {
-  uint32_t s1 = 0, s2 = 0;
-  const uint32_t base = salt(p0);
-  for (int64_t j = 0; j < width; ++j) {
+  uint32_t s1 = 0, s2 = 0, salted = salt(p0);  // made by adding: from j it would be a shuffle and a multiplication a vector
+  for (int64_t j = 0; j < width; ++j, salted += 2u * kC1) {
     const uint32_t x = w[j];
     s1 += x;
-    s2 += mix(x + base + static_cast<uint32_t>(j) * (2u * kC1));
+    s2 += mix(x + salted);
     if (XOR) parity[j] ^= x;
   }
   return {s1, s2};
@@ -52,9 +51,8 @@ inline __attribute__((always_inline)) Four four_sums(const uint32_t* const w[kSi
                                                       uint32_t limit2, uint32_t* __restrict parity) {
   const uint32_t *__restrict a = w[0], *__restrict b = w[1], *__restrict c = w[2], *__restrict d = w[3];
   const uint32_t sa = salt(first[0]), sb = salt(first[1]), sc = salt(first[2]), sd = salt(first[3]);
-  uint32_t a1 = 0, b1 = 0, c1 = 0, d1 = 0, a2 = 0, b2 = 0, c2 = 0, d2 = 0, loud = 0;
-  for (int64_t j = 0; j < width; ++j) {
-    const uint32_t step = static_cast<uint32_t>(j) * (2u * kC1);
+  uint32_t a1 = 0, b1 = 0, c1 = 0, d1 = 0, a2 = 0, b2 = 0, c2 = 0, d2 = 0, loud = 0, step = 0;
+  for (int64_t j = 0; j < width; ++j, step += 2u * kC1) {
     const uint32_t x = a[j], y = b[j], z = c[j], u = d[j];
     a1 += x, b1 += y, c1 += z, d1 += u;
     a2 += mix(x + sa + step), b2 += mix(y + sb + step);
@@ -131,6 +129,12 @@ struct Off {
   int64_t data, parity, guard;
 };
 
+// The part of a check that looks at what is kept beside the words of a group.
+inline Off check_spare(const Layout& lay, int64_t g, const uint32_t* parity, const uint32_t* marks, const uint32_t* guard) {
+  const Sums s = block_sums<false>(parity + g * lay.B, lay.B, static_cast<uint32_t>(lay.first(kBanks, g)));
+  return {0, !matches(s, marks, lay, kBanks, g), guard_of(marks, lay, g) != Sums{guard[2 * g], guard[2 * g + 1]}};
+}
+
 inline Off check_groups(const uint32_t* words, const Layout& lay, int64_t g0, int64_t g1, const uint32_t* parity,
                         const uint32_t* marks, const uint32_t* guard) {
   Off off{0, 0, 0};
@@ -140,9 +144,8 @@ inline Off check_groups(const uint32_t* words, const Layout& lay, int64_t g0, in
       for (int i = 0; i < kSide; ++i) off.data += !matches(four.sums[i], marks, lay, r + i, k);
     }
   for (int64_t k = g0; k < g1; ++k) {
-    const Sums s = block_sums<false>(parity + k * lay.B, lay.B, static_cast<uint32_t>(lay.first(kBanks, k)));
-    off.parity += !matches(s, marks, lay, kBanks, k);
-    off.guard += guard_of(marks, lay, k) != Sums{guard[2 * k], guard[2 * k + 1]};
+    const Off o = check_spare(lay, k, parity, marks, guard);
+    off.parity += o.parity, off.guard += o.guard;
   }
   return off;
 }

@@ -60,6 +60,9 @@ struct Table {
   Trips (*stencil2_64)(const Stencil2Args<double>&, int64_t y0, int64_t y1, int64_t x0, int64_t x1);
   void (*burgers32)(const BurgersArgs<float>&, int64_t i0, int64_t i1);
   void (*burgers64)(const BurgersArgs<double>&, int64_t i0, int64_t i1);
+  // found = words of the new state with magnitude bits of at least limit2 >> 1; the old state's blocks off: data, parity, guard
+  void (*burgers_sealed)(const BurgersArgs<float>&, const SealArgs& old, const SealArgs& made, uint32_t limit2, int64_t g0,
+                         int64_t g1, int64_t found[4]);
   void (*pack)(const uint32_t* in, uint32_t* out, int64_t n, int64_t a, int64_t b);
   void (*unpack)(const uint32_t* in, uint32_t* out, int64_t n, int64_t a, int64_t b);
   void (*update_pim)(uint32_t* rows, const float* g, const float* hyper, const Gate<float>&, int64_t a, int64_t b, int64_t found[2]);

@@ -48,6 +48,13 @@ inline uint32_t __reduce_add_sync(unsigned, uint32_t x) {
   return sum;
 }
 
+inline void __syncwarp() { __syncthreads(); }
+inline uint32_t __ballot_sync(unsigned, bool p) { return __reduce_add_sync(~0u, p ? 1u << (threadIdx.x & 31u) : 0u); }
+inline int __popc(uint32_t x) { return __builtin_popcount(x); }
+inline uint32_t max(uint32_t a, uint32_t b) { return a > b ? a : b; }
+
+template <class T>
+T __ldg(const T* p) { return *p; }
 template <class T>
 T __ldcs(const T* p) { return *p; }
 template <class T>
@@ -61,7 +68,8 @@ void atomicMin(T* p, T x) {
   }
 }
 
-// Every block of the grid in turn; a kernel that returns early in some threads must not wait for them afterwards.
+// Every block of the grid in turn. A thread that returns early is not waited for afterwards; warps of one block must otherwise
+// shuffle equally often.
 template <class F>
 void launch(dim3 grid, unsigned threads, F kernel) {
   for (unsigned y = 0; y < grid.y; ++y)
@@ -70,9 +78,10 @@ void launch(dim3 grid, unsigned threads, F kernel) {
       block_barrier = &barrier;
       std::vector<std::thread> all;
       for (unsigned t = 0; t < threads; ++t)
-        all.emplace_back([=] {
+        all.emplace_back([=, &barrier] {
           threadIdx = {t, 0, 0}, blockIdx = {x, y, 0};
           kernel();
+          barrier.arrive_and_drop();
         });
       for (auto& t : all) t.join();
     }

@@ -2,6 +2,7 @@
 
 from ._adamw import adamw as adamw
 from ._burgers import burgers_stage as burgers_stage
+from ._burgers import burgers_stage_sealed as burgers_stage_sealed
 from ._gradient import record_gradient as record_gradient
 from ._native import Available as Available
 from ._native import available as available

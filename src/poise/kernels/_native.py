@@ -33,6 +33,7 @@ HANDLERS = (
     "poise_record_update",
     "poise_record_gradient",
     "poise_burgers_stage",
+    "poise_burgers_stage_sealed",
 )
 ONLY = {"cuda": ("poise_stencil3d",), "cpu": ()}
 
