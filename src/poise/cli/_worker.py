@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -133,8 +134,8 @@ class Blows:
                 self._strike(fault)
 
     def _torn(self, fault: ProcessFault) -> Any:
-        def strike(wire: Any, message: dict[str, Any], words: np.ndarray) -> None:
-            wire.tear(message, words.tobytes())
+        def strike(wire: Any, message: dict[str, Any], pieces: Sequence[np.ndarray]) -> None:
+            wire.tear(message, pieces)
             self._strike(fault)
 
         return strike

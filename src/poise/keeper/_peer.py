@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from ..devices import compiles
-from ..devices.process import Courier, Device, Member, PeerLost, Report
+from ..devices.process import Courier, Device, Member, PeerLost, Report, Words
 from ..errors import Stopped
 from ..events import Action, Decision, Dropped, Event, Fault, Mended, Noticed, Progress
 from ..seal._plan import named_leaves
@@ -26,7 +26,7 @@ from ._code import Code
 from ._form import Form
 from ._peer_orders import Orders
 from ._peer_stage import PeerReady, PeerStage, Slots
-from ._shardwise import Shard, joined, on_host, own_shard, place, place_tree
+from ._shardwise import Shard, all_words, on_host, own_shard, place, place_tree
 from ._step import Builder
 from ._workload import Workload
 
@@ -115,10 +115,10 @@ class PeerLoop:
         if self.proposal is not None and self.proposal[0] == step:
             self._commit(self.stage.warm[self.slots])
 
-    def words_of(self, generation: int) -> Callable[[], np.ndarray]:
+    def words_of(self, generation: int) -> Words:
         """The words of a held generation, when they are asked for."""
         shard = self.held[generation]
-        return lambda: joined(on_host(shard))
+        return lambda: all_words(on_host(shard))
 
     # -- steps ------------------------------------------------------------------------------------------------------
 

@@ -41,13 +41,13 @@ def on_host(shard: Shard) -> list[np.ndarray]:
     return [np.asarray(x) for x in shard]
 
 
-def joined(pieces: list[np.ndarray]) -> np.ndarray:
-    """All words of a shard, leaves and seals and tags: what travels, and what is XORed."""
-    return np.concatenate([words_of(piece) for piece in pieces])
+def all_words(pieces: list[np.ndarray]) -> list[np.ndarray]:
+    """All words of a shard, leaves and seals and tags, where they lie: what travels, and what is XORed."""
+    return [words_of(piece) for piece in pieces]
 
 
 def parted(words: np.ndarray, form: Form, placement: Placement) -> list[np.ndarray]:
-    """The inverse of `joined`."""
+    """The pieces of which these are `all_words`, one behind the other."""
     out, at = [], 0
     for like in jax.tree.leaves(form.kept_shapes(placement)):
         shape = like.sharding.shard_shape(like.shape)

@@ -2,6 +2,7 @@
 
 from ._cliques import Cliques as Cliques
 from ._courier import Courier as Courier
+from ._courier import Words as Words
 from ._crew import INCARNATIONS as INCARNATIONS
 from ._crew import Crew as Crew
 from ._launcher import Launcher as Launcher

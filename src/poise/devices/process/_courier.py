@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ._wire import Address, Wire, dial
 
-Words = Callable[[], np.ndarray]
+Words = Callable[[], Sequence[np.ndarray]]
+"""Makes the arrays, of uint32, whose words are sent one behind the other."""
 
 
 class Courier:
@@ -20,7 +21,7 @@ class Courier:
 
     def __init__(self, address: Address, key: bytes, epoch: int, slot: int, poke: Callable[[], None]) -> None:
         self.acked, self.alive = -1, True
-        self.before: Callable[[Wire, dict[str, Any], np.ndarray], None] = lambda wire, message, words: None
+        self.before: Callable[[Wire, dict[str, Any], Sequence[np.ndarray]], None] = lambda wire, message, pieces: None
         self._epoch, self._slot, self._poke = epoch, slot, poke
         self._queue: queue.SimpleQueue[tuple[str, int, int, Words] | None] = queue.SimpleQueue()
         self._wire: Wire | None = None
@@ -52,10 +53,13 @@ class Courier:
         threading.Thread(target=self._hear, args=(wire,), name="poise-courier", daemon=True).start()
         while (item := self._queue.get()) is not None:
             kind, epoch, generation, words = item
-            made = words()
-            message = {"kind": kind, "epoch": epoch, "generation": generation, "slot": self._slot}
-            self.before(wire, message, made)
-            if not wire.say(message, made.data):
+            pieces = words()
+            message = {
+                "kind": kind, "epoch": epoch, "generation": generation, "slot": self._slot,
+                "words": sum(piece.size for piece in pieces),
+            }  # fmt: skip
+            self.before(wire, message, pieces)
+            if not wire.say(message, pieces):
                 break
         if item is not None:
             self._end()

@@ -27,6 +27,7 @@ class Vault:
         self._sums: dict[int, np.ndarray] = {}
         self._from: dict[int, set[int]] = {}
         self._given: dict[int, tuple[set[int], np.ndarray]] = {}
+        self._free: list[np.ndarray] = []
         self._wires: set[Wire] = set()
         self._listener = listener
         threading.Thread(target=self._accept, name="poise-vault", daemon=True).start()
@@ -35,7 +36,7 @@ class Vault:
         """Hold the generations of `epoch`, whose members sit in `slots` slots; what came before is forgotten."""
         with self._lock:
             self._epoch, self._slots = epoch, slots
-            self._sums, self._from, self._given = {}, {}, {}
+            self._sums, self._from, self._given, self._free = {}, {}, {}, []
 
     @property
     def whole(self) -> tuple[int, ...]:
@@ -66,9 +67,13 @@ class Vault:
             threading.Thread(target=self._serve, args=(wire,), name="poise-vault", daemon=True).start()
 
     def _serve(self, wire: Wire) -> None:
-        while (message := wire.hear()) is not None and (raw := wire.hear_bytes()) is not None:
-            words = np.frombuffer(raw, np.uint32)
-            done = self._take(message, words)
+        words = np.empty(0, np.uint32)
+        while (message := wire.hear()) is not None:
+            if words.size != message["words"]:
+                words = np.empty(message["words"], np.uint32)
+            if not wire.hear_into(words):
+                break
+            done, words = self._take(message, words)
             if done == -1:
                 self._whole(done)
             elif done is not None:
@@ -81,8 +86,10 @@ class Vault:
             self._wires.discard(wire)
         wire.close()
 
-    def _take(self, message: dict[str, int], words: np.ndarray) -> int | None:
-        """XOR what came; the generation that became whole by it, -1 for a survivor's words."""
+    def _take(self, message: dict[str, int], words: np.ndarray) -> tuple[int | None, np.ndarray]:
+        """XOR what came; the generation that became whole by it, -1 for a survivor's words, and an array for what comes
+        next: a generation's first words stay where they are, and arrays are used again, since new ones cost more than
+        the XOR."""
         generation, slot = message["generation"], message["slot"]
         with self._lock:
             if message["kind"] == "rebuild":
@@ -90,19 +97,21 @@ class Vault:
                 if slot not in senders:
                     senders.add(slot)
                     np.bitwise_xor(total, words, out=total)
-                return -1
+                return -1, words
             if message["epoch"] != self._epoch:
-                return None
+                return None, words
             seen = self._from.setdefault(generation, set())
             if slot in seen:
-                return None
+                return None, words
             seen.add(slot)
             if generation in self._sums:
                 np.bitwise_xor(self._sums[generation], words, out=self._sums[generation])
             else:
-                self._sums[generation] = words.copy()
+                self._sums[generation] = words
+                words = self._free.pop() if self._free else np.empty_like(words)
             if len(seen) < self._slots:
-                return None
+                return None, words
             for older in [g for g in self._sums if g < generation]:
-                del self._sums[older], self._from[older]
-            return generation
+                self._free.append(self._sums.pop(older))
+                del self._from[older]
+            return generation, words
