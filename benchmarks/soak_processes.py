@@ -122,6 +122,10 @@ def judged(run: dict[str, Any], spec: dict[str, Any], clean: dict[str, str]) -> 
         wrong.append("other bits")
     if run["compiles"]:
         wrong.append("compiled")
+    if run.get("strange"):
+        wrong.append("a process ended by itself")
+    if "live" in (run["stopped"] or ""):
+        wrong.append("gave up though all live")
     if run["stopped"] is not None and not spec["random"] and spec["ending"] not in run["phases"]:
         wrong.append("stopped")
     if not wrong:
@@ -151,6 +155,7 @@ def summary(campaign: Campaign, args: argparse.Namespace, seconds: float) -> dic
         "hangs": sum("hung" in run["wrong"] for run in runs),
         "differences": sum("other bits" in run["wrong"] for run in runs),
         "compiles": sum(run["compiles"] for run in runs),
+        "killed_though_only_slow": sum(run.get("stopped_unasked", 0) for run in runs),
         "steps_lost_most": max((run.get("steps_lost", 0) for run in runs), default=0),
         "detect_s_most": worst("detect_s"),
         "detect_stopped_s_most": worst("detect_stopped_s"),

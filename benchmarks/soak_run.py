@@ -36,6 +36,9 @@ PAUSE = {"phases": 0.15, "random": 0.02}
 """Seconds between two batches until the last blow has been dealt with: replacements take seconds, and blows at random
 times should meet all parts of a step."""
 
+KNOWN = ("SIGKILL", "did not answer", "made no step")
+"""How a struck process ends; any other end is a mistake of ours."""
+
 AFTER = (0.0, 8.0)
 """A kill at a random time comes so many seconds after the one before, whatever the run is at then."""
 
@@ -96,6 +99,7 @@ class Watch:
         self.times: list[float] = []
         self.detect: list[float] = []
         self.lost_at = self.ended_in = 0.0
+        self.causes: list[str] = []
         self.swapped = 0
         self._struck: dict[int, float] = {}
         self._over = threading.Event()
@@ -108,6 +112,7 @@ class Watch:
             case ProcessLost():
                 pid = self.alive.pop(event.seat, -1)
                 self.lost_at = event.at
+                self.causes.append(event.cause)
                 if pid in self._struck:
                     self.detect.append(time.monotonic() - self._struck[pid])
             case Survivable():
@@ -167,7 +172,8 @@ def run(spec: dict[str, Any]) -> dict[str, Any]:
     def hear(event: Event) -> None:
         watch.hear(event)
         watch.swapped += type(event).__name__ == "Swapped"
-        if kind == "phases" and watch.swapped >= losses and spec["ending"] is None:
+        over = watch.swapped >= losses and len(watch.causes) >= len(blows)
+        if kind == "phases" and over and spec["ending"] is None:
             fast.touch()
 
     if not blows and not spec["random"]:
@@ -193,6 +199,8 @@ def run(spec: dict[str, Any]) -> dict[str, Any]:
         "detect_s": [s.detect_s for s in noticed if "answer" not in s.cause] + watch.detect,
         "detect_stopped_s": [s.detect_s for s in noticed if "answer" in s.cause],
         "ready_by_some": sum(through),
+        "stopped_unasked": sum("SIGKILL" not in c for c in watch.causes) - sum(b.kind == "stop" for b in ran.struck),
+        "strange": [c for c in watch.causes if not any(known in c for known in KNOWN)],
     }
     if ran.stopped is not None:
         fast.touch()
