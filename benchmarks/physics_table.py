@@ -93,7 +93,8 @@ def line(row: dict[str, Any]) -> str:
     goal = f"{row['goal']:9.0e} {row['goal_seconds']:5.0f}" if row["goal"] else f"{'':15}"
     verdict = "" if row["met"] is None else "met" if row["met"] else "MISSED"
     numbers = f"{row['rel_l2']:9.1e} {row['error_estimate']:9.1e} {row['seconds']:8.2f} {row['first_seconds']:7.2f}"
-    return f"{name:32} {numbers} {goal} {row['peak_mb']:6.0f}  {verdict:7} {row['reference']}"
+    others = "".join(f"; {value:.1e} from {name}" for name, value in row.get("beside", {}).items())
+    return f"{name:32} {numbers} {goal} {row['peak_mb']:6.0f}  {verdict:7} {row['reference']}{others}"
 
 
 def judged(row: dict[str, Any]) -> dict[str, Any]:

@@ -21,9 +21,12 @@ from ..physics import solve
 from ..physics._precision import in_double
 from ..physics.tasks import get
 from ..physics.tasks._task import peak_mb
+from ._bench_peers import backprop, periodic
 
 POINTS = (10_000, 100_000, 1_000_000, 10_000_000)
 PEER_POINTS = 524_288
+PINN_SECONDS = 60.0
+"""What a backprop PINN is given; its error at that time is printed."""
 
 
 def _network(parameters: Any, point: Any) -> Any:
@@ -170,15 +173,18 @@ def physics() -> list[dict[str, Any]]:
     """Rows: a task beside a peer, with both errors; `ratio` is the peer's time over ours."""
     rows: list[dict[str, Any]] = []
 
-    def row(task: str, ours: float, error: float, features: int, peer: str, theirs: float, other: float) -> None:
+    def row(
+        task: str, ours: float, error: float, features: int, peer: str, theirs: float | None, other: float | None
+    ) -> None:
+        against = f", error {other:.1e}" if other is not None else ""
         rows.append(
             {
                 "name": f"physics {task}",
                 "shape": [features],
                 "ours_s": ours,
-                "peer": f"{peer}, error {other:.1e} (ours {error:.1e})",
+                "peer": f"{peer}{against} (ours {error:.1e})",
                 "peer_s": theirs,
-                "ratio": theirs / ours,
+                "ratio": theirs / ours if theirs is not None else float("nan"),
                 "of_ceiling": None,
                 "device": jax.devices()[0].device_kind,
                 "rel_l2": error,
@@ -207,4 +213,7 @@ def physics() -> list[dict[str, Any]]:
         error = float(np.linalg.norm(solution(points) - truth) / np.linalg.norm(truth))
         other = float(np.linalg.norm(made[0](points) - truth) / np.linalg.norm(truth))
         row("l-shape", seconds, error, solution.features, f"scikit-fem P2, {refinements} refinements", made[1], other)
+    for name in ("ks", "allen-cahn-periodic"):
+        periodic(name, _timed, row)
+    backprop(PINN_SECONDS, _timed, row)
     return rows

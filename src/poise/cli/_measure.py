@@ -82,6 +82,8 @@ def solve(task: str, tol: float | None, points: int | None, plot: Path | None, j
     error = "unknown" if report["rel_l2"] is None else f"{report['rel_l2']:.2e}"
     show.print(f"{report['task']}: {report['status']} by {report['method']}", soft_wrap=True)
     show.print(f"relative L2 error {error} against {report['reference']}, estimated {report['error_estimate']:.2e}")
+    for name, distance in report.get("beside", {}).items():
+        show.print(f"{distance:.1e} from {name}")
     show.print(
         f"{report['seconds']:.2f} s ({report['first_seconds']:.2f} s the first time), {report['features']} features, "
         f"{report['points']} points, peak {report['peak_mb']:.0f} MB"

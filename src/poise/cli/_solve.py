@@ -12,7 +12,8 @@ def solve(
     """Solve a named task and measure it against its reference; `plot` names a picture file to write.
 
     The report has `task, rel_l2, reference, seconds, first_seconds, peak_mb, xla_temp_mb, points, features, status,
-    error_estimate, method`. Raises `BadInput` for an unknown task and where its reference data are absent.
+    error_estimate, method`, and `beside`, distances to published values, where there are any. Raises `BadInput` for an
+    unknown task and where its reference data are absent.
     """
     from poise.physics.tasks import get, run
 

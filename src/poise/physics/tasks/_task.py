@@ -58,6 +58,8 @@ class Task:
     solver: Callable[..., Any] | None = None
     sample: Callable[[np.random.Generator, int], np.ndarray] | None = None
     notes: str = ""
+    beside: Callable[[Any], dict[str, float]] | None = None
+    """Further distances, by name: to published values that are not good enough to be the reference."""
 
     @property
     def needs_data(self) -> bool:
@@ -171,6 +173,8 @@ def run(
         "error_estimate": solution.error_estimate,
         "method": solution.method,
     }
+    if task.beside is not None:
+        report["beside"] = task.beside(solution)
     if not math.isfinite(error):
         report["rel_l2"] = None
     return report, solution
