@@ -43,7 +43,8 @@ def loss_of(p: Any, batch: Any) -> jax.Array:
 
 
 def grad_step(p: Any, batch: Any) -> tuple[Any, Any]:
-    loss, grads = jax.value_and_grad(loss_of)(p, batch)
+    with jax.default_matmul_precision("highest"):
+        loss, grads = jax.value_and_grad(loss_of)(p, batch)
     return grads, {"loss": loss}
 
 
