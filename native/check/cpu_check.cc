@@ -10,7 +10,7 @@
 #include "../cpu/burgers_sealed.h"
 #include "../cpu/record.h"
 #include "../cpu/scan.h"
-#include "../cpu/stencil2d.h"
+#include "../cpu/stencil3d.h"
 
 using namespace poise;
 using namespace poise::check;
@@ -153,6 +153,43 @@ static int passes() {
   return wrong;
 }
 
+// The same in 3-D, in boxes of random sizes.
+template <class T>
+static int passes_3d() {
+  int wrong = 0;
+  for (int trial = 0; trial < 40; ++trial) {
+    Plan3<T> p{};
+    p.D = 1 + upto(20), p.H = 1 + upto(30), p.W = 1 + upto(50), p.steps = static_cast<int>(1 + upto(4));
+    p.edge_z = static_cast<int>(upto(3)), p.edge_y = static_cast<int>(upto(3)), p.edge_x = static_cast<int>(upto(3));
+    p.edge = T(0.25), p.center = T(0.45), p.gate.limit = T(3), p.gate.fill = T(0.5);
+    for (auto& axis : p.k) axis[0] = axis[2] = T(0.1), axis[1] = T(0.15);
+    std::vector<T> u(p.D * p.H * p.W), once(u.size()), v(u.size()), next(u.size());
+    std::normal_distribution<T> normal;
+    for (auto& x : u) x = normal(rng);
+    u[upto(static_cast<int64_t>(u.size()))] = std::numeric_limits<T>::quiet_NaN();
+    p.quiet = trial % 2 ? quiet_bound(p.gate, T(1.05), p.edge, p.steps) : T(0);
+    p.in = u.data(), p.out = once.data();
+    const int64_t tz = 1 + upto(p.D), ty = 1 + upto(p.H), tx = 1 + upto(p.W);
+    auto to = [](int64_t b, int64_t n) { return b < n ? b : n; };
+    Trips all;
+    for (int64_t z = 0; z < p.D; z += tz)
+      for (int64_t y = 0; y < p.H; y += ty)
+        for (int64_t x = 0; x < p.W; x += tx)
+          all += stencil3d(p, {z, to(z + tz, p.D)}, {y, to(y + ty, p.H)}, {x, to(x + tx, p.W)});
+    Plan3<T> single = p;
+    single.steps = 1, single.quiet = T(0);
+    int64_t count = 0;
+    v = u;
+    for (int t = 0; t < p.steps; ++t) {
+      single.in = v.data(), single.out = next.data();
+      count += stencil3d(single, {0, p.D}, {0, p.H}, {0, p.W}).count;
+      v = next;
+    }
+    wrong += v != once || count != all.count;
+  }
+  return wrong;
+}
+
 static int scans_and_records() {
   int wrong = 0;
   for (int64_t n : {1, 63, 64, 65, 2049, 5000}) {
@@ -224,7 +261,7 @@ static int sealed_stages() {
 int main(int argc, char** argv) {
   int exact = 0, reported = 0;
   int wrong = repairs(argc > 1 ? std::atoi(argv[1]) : 10000, exact, reported);
-  wrong += sealed_stages() + steps_of_adamw() + passes<float>() + passes<double>() + scans_and_records();
+  wrong += sealed_stages() + steps_of_adamw() + passes<float>() + passes<double>() + passes_3d<float>() + passes_3d<double>() + scans_and_records();
   std::printf("cpu_check: %d patterns bit exact, %d reported beyond repair, %d wrong\n", exact, reported, wrong);
   return wrong != 0;
 }

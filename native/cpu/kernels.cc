@@ -4,6 +4,7 @@
 #include "record.h"
 #include "scan.h"
 #include "stencil2d.h"
+#include "stencil3d.h"
 #include "table.h"
 
 namespace poise {
@@ -75,6 +76,21 @@ Trips stencil2(const Stencil2Args<T>& a, int64_t y0, int64_t y1, int64_t x0, int
 }
 
 template <class T>
+Trips stencil3(const Stencil3Args<T>& a, const Box3& box) {
+  Plan3<T> p{a.in, a.out, a.D, a.H, a.W, a.steps, a.edge_z, a.edge_y, a.edge_x, a.edge, {}, T(0), a.gate, T(0)};
+  T growth = T(0);
+  for (int axis = 0; axis < 3; ++axis)
+    for (int i = 0; i < 3; ++i) {
+      p.k[axis][i] = a.coefficients[3 * axis + i];
+      if (i == 1) p.center += p.k[axis][i];
+      else growth += std::fabs(p.k[axis][i]);
+    }
+  const bool walls = a.edge_z == kDirichlet || a.edge_y == kDirichlet || a.edge_x == kDirichlet;
+  p.quiet = quiet_bound(a.gate, growth + std::fabs(p.center), walls ? a.edge : T(0), a.steps);
+  return stencil3d(p, {box.z0, box.z1}, {box.y0, box.y1}, {box.x0, box.x1});
+}
+
+template <class T>
 Burgers<T> stage_of(const BurgersArgs<T>& a) {
   const T* k = a.number;
   return {a.q, a.base, a.west, a.east, a.south, a.north, a.forcing, a.out, a.nx, a.ny, k[0], k[1], k[2], k[3], k[4]};
@@ -104,6 +120,7 @@ const Table& POISE_JOIN(table_, POISE_ISA)() {
   using namespace POISE_ISA;
   static const Table table{POISE_TEXT(POISE_ISA), seal,         seal_counting, check,           repair,
                            adamw,                 scan<float>, scan<double>,  stencil2<float>, stencil2<double>,
+                           stencil3<float>,       stencil3<double>,
                            burgers<float>,        burgers<double>, burgers_sealed,
                            repack<true>,          repack<false>, update<kPim>, update<kPinn>, record_gradient};
   return table;

@@ -40,6 +40,21 @@ struct Stencil2Args {
 };
 
 template <class T>
+struct Stencil3Args {
+  const T* in;
+  T* out;
+  int64_t D, H, W;
+  int steps, edge_z, edge_y, edge_x;
+  T edge;
+  const T* coefficients;  // [3][3], z first
+  Gate<T> gate;
+};
+
+struct Box3 {  // outputs of one task
+  int64_t z0, z1, y0, y1, x0, x1;
+};
+
+template <class T>
 struct BurgersArgs {
   const T *q, *base, *west, *east, *south, *north, *forcing;
   T* out;
@@ -58,6 +73,8 @@ struct Table {
   void (*scan64)(const Gate<double>&, const double*, double*, int64_t, int64_t, int64_t scan[5]);
   Trips (*stencil2_32)(const Stencil2Args<float>&, int64_t y0, int64_t y1, int64_t x0, int64_t x1);
   Trips (*stencil2_64)(const Stencil2Args<double>&, int64_t y0, int64_t y1, int64_t x0, int64_t x1);
+  Trips (*stencil3_32)(const Stencil3Args<float>&, const Box3&);
+  Trips (*stencil3_64)(const Stencil3Args<double>&, const Box3&);
   void (*burgers32)(const BurgersArgs<float>&, int64_t i0, int64_t i1);
   void (*burgers64)(const BurgersArgs<double>&, int64_t i0, int64_t i1);
   // found = words of the new state with magnitude bits of at least limit2 >> 1; the old state's blocks off: data, parity, guard

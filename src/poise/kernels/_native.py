@@ -27,6 +27,7 @@ HANDLERS = (
     "poise_repair",
     "poise_gate_scan",
     "poise_stencil2d",
+    "poise_stencil3d",
     "poise_adamw",
     "poise_pack",
     "poise_unpack",
@@ -35,7 +36,6 @@ HANDLERS = (
     "poise_burgers_stage",
     "poise_burgers_stage_sealed",
 )
-ONLY = {"cuda": ("poise_stencil3d",), "cpu": ()}
 
 _chosen: ContextVar[Which] = ContextVar("poise_kernels", default="native")
 
@@ -67,7 +67,7 @@ def _load(name: str, platform: str) -> str:
         return f"{name} was not built (a C++ compiler was missing at install time)" if platform == "cpu" else ""
     try:
         library = ctypes.CDLL(str(path))
-        for handler in HANDLERS + ONLY[platform.lower()]:
+        for handler in HANDLERS:
             jax.ffi.register_ffi_target(handler, jax.ffi.pycapsule(getattr(library, handler)), platform=platform)
     except (OSError, AttributeError) as error:
         return f"{path} does not load: {error}"

@@ -85,7 +85,6 @@ def stencil(
         twin,
         [u, coefficients],
         [(shape, u.dtype), ((4,), jnp.int32)],
-        on=frozenset({"cpu", "cuda"} if u.ndim == 2 else {"cuda"}),
         steps=np.int32(steps),
         edge=np.float64(edge),
         rule=_rule.encode(gate, u.dtype),
