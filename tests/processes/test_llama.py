@@ -33,10 +33,9 @@ every = 10
 """
 
 
-@pytest.mark.parametrize("phase", ["propose", "commit"])
-def test_a_worker_killed_in_training_changes_no_bit(phase: str, tmp_path: Path) -> None:
+def test_a_worker_killed_in_training_changes_no_bit(tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text(JOB)
-    (tmp_path / "kill.toml").write_text(f'[[fault]]\nkind = "kill"\nstep = 12\nworker = 1\nphase = "{phase}"\n')
+    (tmp_path / "kill.toml").write_text('[[fault]]\nkind = "kill"\nstep = 12\nworker = 1\nphase = "propose"\n')
     words = ["launch", str(tmp_path / "job.toml"), "--faults", str(tmp_path / "kill.toml"), "--json", "-"]
     cache = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     env = dict(os.environ, XLA_FLAGS="--xla_cpu_multi_thread_eigen=false", **cache)
