@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from poise.errors import BadInput
-from poise.physics import Box, Problem, Status, axes, cube, initial, lap, load, on, sin, solve, tanh, unknown
+from poise.physics import Box, Disc, Problem, Status, axes, cube, initial, lap, load, log, on, sin, solve, tanh, unknown
 
 x, y = axes("x y")
 u = unknown("u", "x y")
@@ -73,3 +73,16 @@ def test_a_layer_that_marches_solves_a_viscous_shock(forward_only: None, tmp_pat
     np.testing.assert_array_equal(load(tmp_path / "n.npz")(points), solution(points))
     with pytest.raises(BadInput, match="not points"):
         solve(problem, method="network", points=100)
+
+
+def test_units_gather_around_a_hole(forward_only: None) -> None:
+    plate = Box(x=(-1, 1), y=(-1, 1), name="edge") - Disc((0, 0), 0.3, name="hole")
+    on_edge = 0.5 * log(x**2 + y**2)
+    problem = Problem(plate, lap(u) == 0, [on("edge", u == on_edge), on("hole", u == float(np.log(0.3)))])
+    solution = solve(problem, 1e-2, method="network", width=300, iterations=0, steepness=(0.5,))
+    points = np.random.default_rng(0).uniform(-1, 1, (600, 2))
+    points = points[np.hypot(*points.T) > 0.3]
+    truth = np.log(np.hypot(*points.T))
+    error = np.linalg.norm(solution(points) - truth) / np.linalg.norm(truth)
+    assert error < 1e-2
+    assert 0.1 < solution.error_estimate / error < 10

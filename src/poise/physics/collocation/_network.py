@@ -26,6 +26,7 @@ from .._representations import Collocated
 from .._solution import Solution
 from ..evolve import _network as march
 from ..features import Family, Hidden, between, tensor
+from ._plan import discs
 from ._rows import Trial, blocks
 from ._solve import Fit, finish, fit_stream, weight
 from ._solve import Options as Collocation
@@ -51,6 +52,8 @@ class Options:
 
 
 WIDTH = 64
+NEAR = 0.8
+"""The share of units that turn near holes."""
 
 
 def places(problem: Problem, count: int, offset: float) -> np.ndarray:
@@ -98,6 +101,25 @@ def even(problem: Problem, count: int, rng: np.random.Generator) -> tuple[np.nda
     length = np.maximum(np.linalg.norm(gap, axis=1, keepdims=True), 1e-6)
     reach = 10.0 ** rng.uniform(-1.3, 0.0, (count, 1))
     return a, a + gap / length * reach * width
+
+
+def around(problem: Problem, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray] | None:
+    """Pairs for a plane with discs cut out: most begin near a disc, and they are the shorter the nearer; else None."""
+    holes = discs(problem.domain)
+    if not holes or problem.time or problem.axes != ("x", "y"):
+        return None
+    centre, radius = np.array([c for c, _ in holes]), np.array([r for _, r in holes])
+    which, angle = rng.integers(0, len(holes), 4 * count), rng.uniform(0.0, 2.0 * np.pi, 4 * count)
+    away = radius[which] * (1.0 + rng.uniform(size=4 * count) ** 2)
+    near = centre[which] + away[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    near = near[np.asarray(problem.domain.inside(near))][: round(NEAR * count)]
+    cloud = places(problem, 8 * count, 0.3)
+    a = np.concatenate([near, cloud[rng.integers(0, len(cloud), count - len(near))]])
+    reach = np.min(np.linalg.norm(a[:, None] - centre, axis=2) - radius, axis=1)
+    length = 10.0 ** rng.uniform(-0.8, 0.0, count) * 3.0 * (float(np.mean(radius)) + reach)
+    turn = rng.uniform(0.0, 2.0 * np.pi, count)
+    step = length[:, None] * np.stack([np.cos(turn), np.sin(turn)], axis=1)
+    return a - step / 2.0, a + step / 2.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,7 +214,7 @@ def solve_network(problem: Problem, tol: float, options: Options = Options()) ->
     rng = np.random.default_rng(options.seed)
     rules = Collocation(points=options.points, oversample=options.oversample)
     stream, weights = prepared(problem, width)
-    pairs = even(problem, width, rng)
+    pairs = around(problem, width, rng) or even(problem, width, rng)
     best: Fit | None = None
     chosen, data = options.steepness[0], weights_of(problem, pairs, options.steepness[0])
     for steepness in options.steepness:
