@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -135,30 +136,43 @@ def solve_elements(problem: Problem, tol: float, options: Options = Options()) -
         return _heat.solve_heat(problem, tol, options)
     if problem.domain.dimension == 3:
         return _solve3d.solve_space(problem, tol, options)
-    gaps: list[float] = []
-    history: list[tuple[int, float]] = []
-    before: System | None = None
-    coarse: np.ndarray | None = None
-    estimate, good = math.inf, False
-    degree = options.start
-    while True:
-        system = system_of(problem, options.cells, degree)
+
+    def at(system: System, before: System | None, coarse: np.ndarray | None) -> tuple[np.ndarray, bool]:
         theta = np.zeros((len(system.space.mesh), system.local))
         if before is not None and coarse is not None:
             for field in system.roles.fields:
                 values = before.field_values(coarse, field.name)
-                theta[:, system.spans[field.name]] = before.space.refine(values, degree)
-        theta, good = newton(system, theta)
-        size = distance(system, theta, None, None)
+                theta[:, system.spans[field.name]] = before.space.refine(values, system.space.degree)
+        return newton(system, theta)
+
+    system, theta, estimate, good, history = raised(problem, tol, options, at)
+    return finish(problem, system, theta, tol, estimate, good, {"history": history})
+
+
+def raised(
+    problem: Problem, tol: float, options: Options, at: Callable[..., tuple[np.ndarray, bool]]
+) -> tuple[System, np.ndarray, float, bool, list[tuple[int, float]]]:
+    """Raise the degree until the estimate is below `tol`, each solution the start of the next.
+
+    at(system, the system before, its solution) -> (solution, whether it is one). Returns the last system, its solution,
+    the estimate, whether it is a solution, and (degree, estimate) of all.
+    """
+    gaps: list[float] = []
+    history: list[tuple[int, float]] = []
+    before: System | None = None
+    coarse: np.ndarray | None = None
+    degree = options.start
+    while True:
+        system = system_of(problem, options.cells, degree)
+        theta, good = at(system, before, coarse)
         if before is not None:
             gaps.append(distance(system, theta, before, coarse))
-        estimate = extrapolated(gaps, size)
+        estimate = extrapolated(gaps, distance(system, theta, None, None))
         history.append((degree, estimate))
         before, coarse = system, theta
         if estimate <= tol or degree + options.step > options.limit or not good:
-            break
+            return system, theta, estimate, good, history
         degree += options.step
-    return finish(problem, system, theta, tol, estimate, good, {"history": history})
 
 
 def finish(

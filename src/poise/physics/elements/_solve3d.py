@@ -6,7 +6,6 @@ per node and axis; the diagonal is the preconditioner.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +22,7 @@ from .._status import Status
 from ._assemble import System
 from ._line import derivative
 from ._nodal import Nodal
-from ._solve import Options, distance, extrapolated, system_of
+from ._solve import Options, raised
 from ._statement import spatial
 
 
@@ -175,33 +174,33 @@ def conjugate_gradients(metric: Any, mass: Any, number: Any, d: Any, load: Any, 
 
 def solve_space(problem: Problem, tol: float, options: Options) -> Solution:
     """Raise the degree until the estimate is below `tol`, each solution the start of the next."""
-    gaps: list[float] = []
-    history: list[tuple[int, float]] = []
-    before: System | None = None
-    coarse: np.ndarray | None = None
-    degree, estimate, iterations = options.start, math.inf, 0
-    while True:
-        system = system_of(problem, options.cells, degree)
+    iterations = 0
+
+    def at(system: System, before: System | None, coarse: np.ndarray | None) -> tuple[np.ndarray, bool]:
+        nonlocal iterations
         space = system.space
         op = operator(system)
         start = np.zeros(space.count)
         if before is not None and coarse is not None:
-            start[space.number] = before.space.refine(coarse, degree)
-        pre = op.free / np.where(op.free > 0.0, diagonal(op, space.number, degree, space.count), 1.0)
+            start[space.number] = before.space.refine(coarse, space.degree)
+        pre = op.free / np.where(op.free > 0.0, diagonal(op, space.number, space.degree, space.count), 1.0)
         made, count = conjugate_gradients(
-            op.metric, op.mass, space.number, derivative(degree), op.load, op.free, op.values, pre, start, 1e-3 * tol
+            op.metric,
+            op.mass,
+            space.number,
+            derivative(space.degree),
+            op.load,
+            op.free,
+            op.values,
+            pre,
+            start,
+            1e-3 * tol,
         )
         iterations += int(count)
-        theta = np.asarray(made)[space.number]
-        size = distance(system, theta, None, None)
-        if before is not None:
-            gaps.append(distance(system, theta, before, coarse))
-        estimate = extrapolated(gaps, size)
-        history.append((degree, estimate))
-        before, coarse = system, theta
-        if estimate <= tol or degree + options.step > options.limit:
-            break
-        degree += options.step
+        return np.asarray(made)[space.number], True
+
+    system, theta, estimate, _, history = raised(problem, tol, options, at)
+    space, degree = system.space, system.space.degree
     finite = bool(np.all(np.isfinite(theta)))
     status = Status.CONVERGED if estimate <= tol else Status.TOLERANCE_MISSED
     name = problem.unknowns[0].name
