@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import jax
@@ -9,9 +10,12 @@ import numpy as np
 import pytest
 
 from kept import run
-from poise import Keeper, Pool, kernels
-from poise.errors import BadInput, BadMesh
+from poise import Keeper, Pool, Traits, kernels
+from poise.errors import BadInput, BadMesh, Stopped
+from poise.events import Noticed
 from poise.physics.grid import Burgers2d
+
+native = pytest.mark.skipif(not kernels.available()["cpu"], reason="the compiled kernels are not built here")
 
 
 def final_error(workload: Burgers2d, devices: int = 1) -> float:
@@ -39,7 +43,7 @@ def test_the_decomposition_does_not_matter() -> None:
     assert one == pytest.approx(six, rel=1e-10)
 
 
-@pytest.mark.skipif(not kernels.available()["cpu"], reason="the compiled kernels are not built here")
+@native
 def test_the_compiled_stage_agrees_and_is_kept_alike() -> None:
     workload = Burgers2d(n=32, kernel="native")
     assert final_error(workload, 4) == pytest.approx(final_error(Burgers2d(n=32), 4), rel=1e-3)
@@ -48,6 +52,51 @@ def test_the_compiled_stage_agrees_and_is_kept_alike() -> None:
     struck = run(workload, script, steps=14, every=4, clean=clean)
     assert struck.fingerprint == clean.fingerprint
     assert all(s.bit_exact and s.compiles == 0 for s in struck.strikes)
+
+
+class SealedAfterwards(Burgers2d):
+    """The same kernels, sealed and checked by the keeper."""
+
+    @property
+    def traits(self) -> Traits:
+        return replace(super().traits, sealed=False)
+
+
+EVERY_KIND = [
+    {"kind": "bitflip", "step": 2, "slot": 1, "extent": "block"},
+    {"kind": "bitflip", "step": 4, "slot": 3, "extent": "bank"},
+    {"kind": "bitflip", "step": 6, "slot": 0, "where": "parity"},
+    {"kind": "bitflip", "step": 8, "slot": 2, "where": "marks"},
+    {"kind": "bitflip", "step": 10, "slot": 1, "where": "guard"},
+    {"kind": "nan", "step": 12, "slot": 2},
+]
+
+
+@native
+@pytest.mark.parametrize("n", [64, 128])
+def test_a_stage_that_seals_itself_is_kept_like_one_that_is_sealed_afterwards(n: int) -> None:
+    """The same bits, and the same notice of all damage. Shards of 64 x 64 are sealed by the compiled stage, those of 32
+    x 32 by the calls that it takes the place of."""
+    apart, workload = (kind(n=n, kernel="native", steps=400) for kind in (SealedAfterwards, Burgers2d))
+    assert workload.traits.sealed
+    clean = run(apart, steps=14)
+    struck, other = (run(w, EVERY_KIND, steps=14, clean=clean) for w in (workload, apart))
+    assert struck.fingerprint == other.fingerprint == clean.fingerprint
+    assert all(s.bit_exact for s in struck.strikes)
+    found = [[(e.fault.step, e.fault.kind, e.fault.slots) for e in r.seen(Noticed)] for r in (struck, other)]
+    assert found[0] == found[1]
+    assert len(found[0]) == len(EVERY_KIND)
+
+
+@native
+def test_a_stage_that_seals_itself_counts_what_is_too_loud() -> None:
+    start = np.full((2, 128, 128), 0.5, np.float32)
+    start[1, 100, 70] = 3e6
+    for kind in (SealedAfterwards, Burgers2d):
+        workload = kind(n=128, kernel="native", steps=400, initial=start)
+        says = pytest.raises(Stopped, match=r"Step 0 .* state in overflow in uv\[6405\] recurs")
+        with Keeper(workload, Pool(jax.devices()[:4], 0)) as keeper, says:
+            keeper.run(3)
 
 
 def test_the_forcing_accelerates_everything_alike() -> None:

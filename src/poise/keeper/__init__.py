@@ -8,5 +8,6 @@ from ._loop import Options as Options
 from ._metrics import Metrics as Metrics
 from ._optimized import OptimizedStep as OptimizedStep
 from ._train import TrainStep as TrainStep
+from ._workload import SealedWorkload as SealedWorkload
 from ._workload import Traits as Traits
 from ._workload import Workload as Workload

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -134,6 +135,15 @@ class Form:
             for leaf, key in zip(leaves, self.keys, strict=True)
         ]
         return self.treedef.unflatten(made)
+
+    def by_leaf(self, seals: Sequence[Seal]) -> list[Seal]:
+        """The seals in the order of the leaves, where each unit is one leaf."""
+        order = {unit.leaves[0]: seal for unit, seal in zip(self.plan.units, seals, strict=True)}
+        return [order[i] for i in range(len(self.plan.leaves))]
+
+    def by_unit(self, seals: Sequence[Seal]) -> tuple[Seal, ...]:
+        """The inverse of `by_leaf`."""
+        return tuple(seals[unit.leaves[0]] for unit in self.plan.units)
 
     @property
     def state_bytes(self) -> int:

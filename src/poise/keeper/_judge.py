@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jaxtyping import Int32
 
 from ..gate import Gate
 from ..kernels import limit_bits
-from ..kernels.ref import Seal
+from ..kernels.ref import Check, Seal
 from ..seal._shard import seal_counting, seal_unit
 from ._form import Form
 from ._workload import Traits
@@ -47,6 +50,33 @@ def seal_next(
         seals.append(seal)
         total = total + bad
     return tuple(seals), total
+
+
+class Given(NamedTuple):
+    """What a workload with `propose_sealed` has found out itself: seals and bad values of the next state, by unit and
+    by device, and the check of the old state."""
+
+    seals: tuple[Seal, ...]
+    bad: Int32[Array, " devices"]
+    seen: Check
+
+
+def takes_sealed(form: Form, traits: Traits) -> bool:
+    """Whether the workload's own seals are taken: where each unit is one float32 leaf with parity."""
+    plan = form.plan
+    alone = all(len(u.leaves) == 1 and u.parity and plan.leaves[u.leaves[0]].dtype == jnp.float32 for u in plan.units)
+    return traits.sealed and not traits.in_place and alone
+
+
+def given_next(
+    form: Form, traits: Traits, old: tuple[Array, ...], new: tuple[Array, ...], given: Given
+) -> tuple[tuple[Seal, ...], Array, Check]:
+    """On one device: what `seal_next` and a check would return, from what is given."""
+    bad = given.bad[0]
+    if traits.newly:
+        pairs = list(zip(new, old, strict=True))
+        bad = lax.cond(bad > 0, lambda some: newly_bad(some, traits.limit), lambda _: jnp.int32(0), pairs)
+    return given.seals, bad, Check(*(x[0] for x in given.seen))
 
 
 def newly_bad(pairs: list[tuple[Array, Array]], limit: float | None) -> Array:

@@ -17,12 +17,23 @@ from jax.sharding import PartitionSpec as P
 
 from ..devices import Placement
 from ..gate import Gate
-from ..kernels.ref import Seal
+from ..kernels.ref import Check, Seal
 from ..seal._shard import check_shard, heal_shard, repair_shard, seal_shard, total
 from ._code import Code
 from ._form import TAGS, Form, Kept, broadcast_specs
 from ._fused import move, triples
-from ._judge import count_bad, majority, prints, seal_next, slot_number, state_health
+from ._judge import (
+    Given,
+    bound_bits,
+    count_bad,
+    given_next,
+    majority,
+    prints,
+    seal_next,
+    slot_number,
+    state_health,
+    takes_sealed,
+)
 from ._workload import Traits, Workload
 
 COLUMNS = (
@@ -182,20 +193,26 @@ class Builder:
         later = {unit for triple in triples(form, traits, mesh) for unit in triple.units[1:]}
         now = [i for i in range(len(form.plan.units)) if i not in later]
         watched = form.plan.part(now)
+        sealed = takes_sealed(form, traits)
 
         def gate(batch: Any) -> tuple[Any, Array]:
             clean, health = traits.gate(batch)
             return clean, health.row()[None]
 
-        def judge(kept: Kept, next_leaves: tuple[Array, ...], row: Array, ctl: Array) -> tuple[tuple[Seal, ...], Array]:
+        def looked(kept: Kept, next_leaves: tuple[Array, ...], given: Given | None) -> tuple[Any, Array, Check]:
+            """Seals of the next state, how many of its values are bad, and the check of the old one."""
+            if given is not None:
+                return given_next(form, traits, kept.leaves, next_leaves, given)
             seen = total(check_shard(watched, kept.leaves, [kept.seals[i] for i in now]))
+            if not in_place:
+                return *seal_next(form, traits, kept.leaves, next_leaves), seen
+            return (), sum((count_bad(leaf, None, None) for leaf in next_leaves), jnp.int32(0)), seen
+
+        def judge(
+            kept: Kept, next_leaves: tuple[Array, ...], row: Array, ctl: Array, given: Given | None
+        ) -> tuple[tuple[Seal, ...], Array]:
             tag, tag_off = majority(kept.tag)
-            if in_place:
-                seals, bad = (), jnp.int32(0)
-                for leaf in next_leaves:
-                    bad = bad + count_bad(leaf, None, None)
-            else:
-                seals, bad = seal_next(form, traits, kept.leaves, next_leaves)
+            seals, bad, seen = looked(kept, next_leaves, given)
             batch_bad = jnp.int32(0) if traits.tolerant else row[0, :4].sum(dtype=jnp.int32)
             trouble = seen.data + seen.parity + seen.guard + bad + batch_bad
             mine = jnp.where(trouble > 0, jnp.int32(Code.RETRY), jnp.int32(Code.GO))
@@ -216,15 +233,23 @@ class Builder:
 
         def propose(kept: Kept, ctl: Array, batch: Any) -> tuple[Any, Array, dict[str, Any]]:
             batch, rows = self._local(mesh, gate, (self.batch_specs,), (self.batch_specs, form.stacked))(batch)
-            proposal, metrics = workload.propose(mesh, form.unflatten(kept.leaves), batch)
+            given: Given | None = None
+            state = form.unflatten(kept.leaves)
+            if sealed:
+                asked: Any = workload
+                proposal, metrics, made, bad, seen = asked.propose_sealed(
+                    mesh, state, batch, form.treedef.unflatten(form.by_leaf(kept.seals)), bound_bits(traits.limit)
+                )
+                given = Given(form.by_unit(form.treedef.flatten_up_to(made)), bad, seen)
+            else:
+                proposal, metrics = workload.propose(mesh, state, batch)
             flat = tuple(jax.tree.leaves(proposal)) if in_place else form.flatten(proposal)
             specs = tuple(broadcast_specs(workload.proposal_specs(), proposal)) if in_place else form.specs
             # The marks are compared after the last read: without the barrier XLA may check first and read later.
             kept, flat = lax.optimization_barrier((kept, flat))
             seals = () if in_place else form.kept_specs.seals
-            seals, table = self._local(mesh, judge, (form.kept_specs, specs, form.stacked, P()), (seals, P()))(
-                kept, flat, rows, ctl
-            )
+            ins = (form.kept_specs, specs, form.stacked, P(), form.stacked)
+            seals, table = self._local(mesh, judge, ins, (seals, P()))(kept, flat, rows, ctl, given)
             return (proposal if in_place else (flat, seals)), table, metrics
 
         return propose

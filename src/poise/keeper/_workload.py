@@ -6,8 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import jax
+from jax import Array
+from jaxtyping import Int32
 
 from ..gate import Gate
+from ..kernels import Check
 
 State = Any
 Batch = Any
@@ -26,6 +29,7 @@ class Traits:
     - `in_place`: `commit` reads the old state (an optimizer), so it verifies what it reads once more.
     - `adamw`: names of the state's parts (parameters, first and second moments) that `commit` moves by AdamW; the
       workload then has `moves` (`keeper.Moves`), and where there are compiled kernels one pass mends, moves and seals.
+    - `sealed`: the workload has `propose_sealed` (see `SealedWorkload`), for kernels that seal what they write.
     - `heal`: "parity", or "replica" for leaves that lie on several devices: these carry marks only and heal from a
       peer.
     - `x64`: whether the workload computes in 64 bits; scoped to its own calls, never a global setting.
@@ -38,6 +42,7 @@ class Traits:
     tolerant: bool = False
     in_place: bool = False
     adamw: tuple[str, str, str] | None = None
+    sealed: bool = False
     heal: str = "parity"
     x64: bool = False
 
@@ -89,4 +94,25 @@ class Workload(Protocol):
 
     def commit(self, state: State, proposal: Proposal) -> State:
         """The next state. Traced on one device's shards; must not communicate."""
+        ...
+
+
+class SealedWorkload(Workload, Protocol):
+    """The optional part of the protocol, for a workload with `Traits.sealed` that does not commit in place.
+
+    It is asked in place of `propose` where every leaf is float32, large enough to be sealed by itself, and has parity;
+    `propose` must then make the same state.
+    """
+
+    def propose_sealed(
+        self, mesh: jax.sharding.Mesh, state: State, batch: Batch, seals: Any, bits: int
+    ) -> tuple[State, dict[str, Any], Any, Int32[Array, " devices"], Check]:
+        """The next state, metrics, the next state's seals, and per device how many values of the next state have
+        magnitude bits of at least `bits` (`kernels.seal_counting`) and how many blocks of the old state are off
+        (`kernels.check`, each field one number per device).
+
+        Seals come and go as the state's tree with a `kernels.Seal` for each leaf, stacked over the devices along their
+        first axis, that is with the spec `P(mesh.axis_names)`. A block must be checked when or after it is read for the
+        last time, and what other devices are sent of it counts as read.
+        """
         ...
