@@ -183,3 +183,22 @@ def test_memory_of_the_streamed_factorisation_is_independent_of_the_points() -> 
 def test_union_and_parameter_are_public() -> None:
     assert union(Disc((0, 0), 1.0), Disc((3, 0), 1.0)).boundaries == ("circle",)
     assert parameter("nu").axes == ()
+
+
+def test_a_compiler_option_that_xla_does_not_know_is_left_out(monkeypatch):
+    from poise.physics.collocation import _stream
+
+    assert _stream.compiler_options(1)["xla_backend_optimization_level"] == 1
+    lower = jax.stages.Lowered.compile
+
+    def younger(self, compiler_options=None):
+        if "xla_cpu_use_fusion_emitters" in (compiler_options or {}):
+            raise jax.errors.JaxRuntimeError("INVALID_ARGUMENT: No such compile option: 'xla_cpu_use_fusion_emitters'")
+        return lower(self, compiler_options)
+
+    monkeypatch.setattr(jax.stages.Lowered, "compile", younger)
+    _stream.compiler_options.cache_clear()
+    try:
+        assert _stream.compiler_options(0) == {"xla_backend_optimization_level": 0}
+    finally:
+        _stream.compiler_options.cache_clear()

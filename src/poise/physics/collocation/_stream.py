@@ -25,10 +25,27 @@ LEVELS = len(CUTS)
 """Nested problems: the features up to these levels."""
 DAMPING = 2e-14
 """Tikhonov term relative to unit columns: keeps the coefficients of a nearly dependent frame bounded."""
-QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
-THOROUGH = {"xla_backend_optimization_level": 1, "xla_cpu_use_fusion_emitters": False}
+QUICK, THOROUGH = 0, 1
 MANY = 300
-"""Compiler options below and above this many chunks: few chunks cost less than optimising the loop that makes them."""
+"""XLA's optimisation level below and above this many chunks: few cost less than optimising the loop that makes them."""
+
+
+@functools.cache
+def compiler_options(level: int) -> dict[str, Any]:
+    """XLA's options at an optimisation level. The emitters, which take seconds to compile such a loop, can be switched
+    off up to JAX 0.10; an option that this XLA does not know is left out."""
+
+    def known(name: str, value: Any) -> bool:
+        try:
+            jax.jit(lambda: jnp.float32(0)).lower().compile(compiler_options={name: value})
+        except jax.errors.JaxRuntimeError as error:
+            if "No such compile option" not in str(error):
+                raise
+            return False
+        return True
+
+    wanted = {"xla_backend_optimization_level": level, "xla_cpu_use_fusion_emitters": False}
+    return {name: value for name, value in wanted.items() if known(name, value)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +169,7 @@ class Stream:
         """The pass as an executable that runs faster and needs no more memory."""
         return self._compile(THOROUGH)
 
-    def _compile(self, options: dict[str, Any]) -> Any:
+    def _compile(self, level: int) -> Any:
         m = self.trial.count
         real = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float64)  # noqa: E731
         arguments = (
@@ -170,7 +187,7 @@ class Stream:
             mesh = jax.sharding.Mesh(np.array(jax.devices()[: self.devices]), ("points",))
             specs = tuple(jax.sharding.PartitionSpec() for _ in arguments)
             run = jax.shard_map(run, mesh=mesh, in_specs=specs, out_specs=jax.sharding.PartitionSpec(), check_vma=False)
-        return jax.jit(run).lower(*arguments).compile(compiler_options=options)
+        return jax.jit(run).lower(*arguments).compile(compiler_options=compiler_options(level))
 
     def sweep(
         self,
