@@ -105,16 +105,16 @@ class Builder:
 
         made: dict[str, Any] = {"step": None, "propose": None, "commit": None, "copy": None}
         if self.fused:
-            # A state that is replaced need not be given up, and the CPU client waits in the dispatch for a donated
-            # input that is still being computed; elsewhere the memory counts for more.
-            lend = placement.devices[0].platform == "cpu" and not self.traits.in_place
-            made["step"] = compiled(step, kept, ctl, batch, outs=(same, None, None), donate=() if lend else (0,))
+            # A state that is replaced has nothing to gain from being given up: it is read until the next one is
+            # computed, which would be copied into its memory, and the CPU client waits in the dispatch for it.
+            donate = (0,) if self.traits.in_place else ()
+            made["step"] = compiled(step, kept, ctl, batch, outs=(same, None, None), donate=donate)
         else:
             made["propose"] = compiled(propose, kept, ctl, batch)
         if not (self.fused or self.hold):
             sized = self._proposed(placement, made["propose"], kept, ctl, batch)
             # A proposal that is the next state gives its memory to it; gradients have nothing to give it to.
-            donate = (0,) if self.traits.in_place else (0, 1)
+            donate = (0,) if self.traits.in_place else (1,)
             made["commit"] = compiled(commit, kept, *sized, outs=(same, None, None), donate=donate)
         if not self.hold:  # a state that is held needs no copy to be written from
             made["copy"] = compiled(lambda kept: jax.tree.map(jnp.copy, kept), kept, outs=same)
@@ -255,50 +255,14 @@ class Builder:
         return propose
 
     def _commit(self, mesh: jax.sharding.Mesh) -> Callable[..., Any]:
-        form, traits, workload = self.form, self.traits, self.workload
-        in_place = traits.in_place
-        nothing = Gate()(jnp.zeros(0, jnp.float32))[1].row()
-        chosen = triples(form, traits, mesh)
-        taken = {unit for triple in chosen for unit in triple.units}
-        others = [i for i in range(len(form.plan.units)) if i not in taken]
-        rest = form.plan.part(others)
-        mine = [i for unit in rest.units for i in unit.leaves]
+        form, workload = self.form, self.workload
+        in_place = self.traits.in_place
+        choose = self._updated(mesh) if in_place else self._replaced()
 
         def local(kept: Kept, proposal: Any, table: Array) -> tuple[Kept, Array, Array]:
             code = table[0, 0]
             tag, _ = majority(kept.tag)
-            leaves, seals, moved = move(form, chosen, workload, kept, proposal, code == Code.GO)
-            mine_seals = [kept.seals[i] for i in others]
-
-            def some(all_leaves: Sequence[Array]) -> tuple[Array, ...]:
-                return tuple(all_leaves[i] for i in mine)
-
-            def repair(_: Any) -> tuple[Any, Any, Array, Array]:
-                mended, made, rows = repair_shard(rest, kept.leaves, mine_seals)
-                late = nothing if in_place else state_health(traits, kept.leaves, proposal[0])
-                return some(mended), tuple(made), rows, late
-
-            def go(_: Any) -> tuple[Any, Any, Array, Array]:
-                if not in_place:
-                    return some(proposal[0]), proposal[1], jnp.zeros((len(others), 5), jnp.int32), nothing
-                # An update in place reads the old state again: what went bad since the proposal is mended first, and a
-                # device that cannot mend leaves all of this unwritten, with its old tag.
-                mended, made, rows = repair_shard(rest, kept.leaves, mine_seals)
-
-                def update(_: Any) -> tuple[Any, Any]:
-                    new = form.flatten(workload.commit(form.unflatten(mended), proposal))
-                    return some(new), tuple(seal_shard(rest, new))
-
-                new, made = lax.cond(rows[:, 4].sum() == 0, update, lambda _: (some(mended), tuple(made)), None)
-                return new, made, rows, nothing
-
-            new, made, rest_rows, late = lax.cond(code == Code.GO, go, repair, None)
-            for i, x in zip(mine, new, strict=True):
-                leaves[i] = x
-            for i, seal in zip(others, made, strict=True):
-                seals[i] = seal
-            each = moved | {unit: rest_rows[i] for i, unit in enumerate(others)}
-            rows = jnp.stack([each[i] for i in range(len(form.plan.units))]) if each else rest_rows
+            leaves, seals, rows, late = choose(kept, proposal, code)
             # Where something was beyond repair the tag stays, and all devices go back to a snapshot.
             moves = ((code == Code.GO) | (code == Code.DROP)) & (rows[:, 4].sum() == 0)
             tags = jnp.full(TAGS, tag + moves.astype(jnp.int32), jnp.int32)
@@ -310,3 +274,59 @@ class Builder:
             return self._local(mesh, local, ins, (form.kept_specs, form.stacked, form.stacked))(kept, proposal, table)
 
         return commit
+
+    def _replaced(self) -> Callable[..., Any]:
+        """The next state where it is the proposal, or the old one mended."""
+        form, traits = self.form, self.traits
+
+        def choose(kept: Kept, proposal: Any, code: Array) -> tuple[Any, Any, Array, Array]:
+            def repair(carry: Any) -> Any:
+                mended, made, rows = repair_shard(form.plan, kept.leaves, kept.seals)
+                return jnp.bool_(False), tuple(mended), tuple(made), rows, state_health(traits, kept.leaves, carry[1])
+
+            # A loop of no turns hands on what it began with; a conditional would copy the proposal.
+            start = (code != Code.GO, *proposal, jnp.zeros((len(form.plan.units), 5), jnp.int32), _nothing())
+            return lax.while_loop(lambda carry: carry[0], repair, start)[1:]
+
+        return choose
+
+    def _updated(self, mesh: jax.sharding.Mesh) -> Callable[..., Any]:
+        """The next state where the old one is updated by the proposal, mended in any case.
+
+        An update in place reads the old state again: what went bad since the proposal is mended first, and a device
+        that cannot mend leaves all of this unwritten, with its old tag.
+        """
+        form, workload = self.form, self.workload
+        chosen = triples(form, self.traits, mesh)
+        taken = {unit for triple in chosen for unit in triple.units}
+        others = [i for i in range(len(form.plan.units)) if i not in taken]
+        rest = form.plan.part(others)
+        mine = [i for unit in rest.units for i in unit.leaves]
+
+        def choose(kept: Kept, proposal: Any, code: Array) -> tuple[Any, Any, Array, Array]:
+            leaves, seals, moved = move(form, chosen, workload, kept, proposal, code == Code.GO)
+            mended, made, rest_rows = repair_shard(rest, kept.leaves, [kept.seals[i] for i in others])
+
+            def some(all_leaves: Sequence[Array]) -> tuple[Array, ...]:
+                return tuple(all_leaves[i] for i in mine)
+
+            def update(_: Any) -> tuple[Any, Any]:
+                new = form.flatten(workload.commit(form.unflatten(mended), proposal))
+                return some(new), tuple(seal_shard(rest, new))
+
+            fine = (code == Code.GO) & (rest_rows[:, 4].sum() == 0)
+            new, made = lax.cond(fine, update, lambda _: (some(mended), tuple(made)), None)
+            for i, x in zip(mine, new, strict=True):
+                leaves[i] = x
+            for i, seal in zip(others, made, strict=True):
+                seals[i] = seal
+            each = moved | {unit: rest_rows[i] for i, unit in enumerate(others)}
+            rows = jnp.stack([each[i] for i in range(len(form.plan.units))]) if each else rest_rows
+            return leaves, seals, rows, _nothing()
+
+        return choose
+
+
+def _nothing() -> Array:
+    """A gate row without findings."""
+    return Gate()(jnp.zeros(0, jnp.float32))[1].row()
