@@ -278,7 +278,7 @@ def tune():
                     u = kernels.stencil(u, k, RULES[0], steps=steps)[0]
                 return u
 
-            s = _timing.seconds(lambda u=u, f=ours: f(u), inner=2) / (10 * steps)
+            s = _timing.seconds(lambda u=u, f=ours: f(u)) / (10 * steps)
         moved = 2 * u.nbytes / s
         name = f"{shape} {np.dtype(dtype).name} T={steps} tile {height or 'low'}"
         print(f"{name}: {moved / 1e12:.2f} TB/s, {moved / copy:.3f} of copy", flush=True)

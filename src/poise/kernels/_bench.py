@@ -46,8 +46,8 @@ def _stencil(name: str, shape: tuple[int, ...], dtype: Any, steps: int, passes: 
     u = noise(shape, dtype)
     once = jax.jit(lambda v: stencil(v, coefficients, RULE, steps=steps, edges=edges)[0])
     agree(once(u), peer(u), name, 1e-5 if dtype == jnp.float32 else 1e-12)
-    mine = seconds(lambda: ours(u), inner=2) / (passes * steps)
-    theirs = seconds(lambda: peer(u), 3) / steps
+    mine = seconds(lambda: ours(u)) / (passes * steps)
+    theirs = seconds(lambda: peer(u)) / steps
     moved = 2.0 * u.nbytes
     return row(name, shape, mine, "XLA, one gated step per pass", theirs, moved, copy)
 
@@ -59,10 +59,10 @@ def _scan(n: int, copy: float) -> Iterator[Row]:
     if [int(v) for v in found] != [1, 0, 0, 0, n // 3] or not bool(jnp.isfinite(clean).all()):
         raise AssertionError("gate-scan: wrong counts")
     del clean
-    mine = seconds(lambda: ours(x), inner=3)
+    mine = seconds(lambda: ours(x))
     scaled, scanned = jax.jit(lambda x: x * 1.5), jax.jit(lambda x: ref_stencil.gate_scan(x, RULE))
-    scale = seconds(lambda: scaled(x), inner=3)
-    twin = seconds(lambda: scanned(x), 3)
+    scale = seconds(lambda: scaled(x))
+    twin = seconds(lambda: scanned(x))
     yield row("gate-scan", (n,), mine, "plain scale pass x*c in XLA, no gate", scale, 2.0 * x.nbytes, copy)
     yield row("gate-scan", (n,), mine, "the same in XLA (count and first index)", twin, 2.0 * x.nbytes, copy)
 
@@ -77,8 +77,8 @@ def _records_rows(n: int, copy: float) -> Iterator[Row]:
     if not bool((jax.jit(pack)(channels) == rows).all()) or not bool((channels == rows.T).all()):
         raise AssertionError("pack, unpack: differ from the transpose")
     for name, mine, arg in (("pack", pack, channels), ("unpack", unpack, rows)):
-        ours_s = seconds(partial(jax.jit(mine), arg), inner=3)
-        peer_s = seconds(partial(jax.jit(jnp.transpose), arg), 3)
+        ours_s = seconds(partial(jax.jit(mine), arg))
+        peer_s = seconds(partial(jax.jit(jnp.transpose), arg))
         yield row(name, (n, 8), ours_s, "transpose in XLA", peer_s, moved, copy)
     del channels
     g, hyper = noise((n,)), jnp.stack(adamw_hyper())
@@ -93,8 +93,8 @@ def _records_rows(n: int, copy: float) -> Iterator[Row]:
         held[0] = f(held[0], g)
         return held[0]
 
-    ours_s = seconds(lambda: run(step), inner=3)
-    peer_s = seconds(lambda: run(twin), 3)
+    ours_s = seconds(lambda: run(step))
+    peer_s = seconds(lambda: run(twin))
     yield row("record-update", (n, 8), ours_s, "the same in XLA on an (n, 8) view", peer_s, moved, copy)
 
 
@@ -118,8 +118,8 @@ def _gradient(n: int, copy: float) -> Iterator[Row]:
         held[0] = f(held[0], flux)[0]
         return held[0]
 
-    ours_s = seconds(lambda: run(step), inner=3)
-    peer_s = seconds(lambda: run(twin), 3)
+    ours_s = seconds(lambda: run(step))
+    peer_s = seconds(lambda: run(twin))
     yield row("record-gradient", (n, 8), ours_s, "the same in XLA on an (n, 8) view", peer_s, moved, copy)
 
 
@@ -133,7 +133,7 @@ def _burgers(n: int, copy: float) -> Iterator[Row]:
     ours = jax.jit(lambda q, b: burgers_stage(q, b, *ghosts, forcing, h=h, nu=nu, weights=weights))
     twin = jax.jit(lambda q, b: burgers_twin(q, b, *ghosts, forcing, numbers=numbers))
     agree(ours(q, base), twin(q, base), "burgers-stage", 1e-5)
-    mine, theirs = seconds(lambda: ours(q, base), inner=3), seconds(lambda: twin(q, base), 3)
+    mine, theirs = seconds(lambda: ours(q, base)), seconds(lambda: twin(q, base))
     yield row("burgers-stage", (2, n, n), mine, "the same in XLA", theirs, 3.0 * q.nbytes, copy)
 
     bits, kept = limit_bits(1e6), jax.jit(seal)(base)
@@ -149,8 +149,8 @@ def _burgers(n: int, copy: float) -> Iterator[Row]:
     if not all(map(np.array_equal, *words)):
         raise AssertionError("burgers-stage-sealed: not what stage, seal and check make")
     del words
-    sealed = seconds(lambda: together(q, base, kept), inner=3)
-    three = seconds(lambda: apart(q, base, kept), inner=3)
+    sealed = seconds(lambda: together(q, base, kept))
+    three = seconds(lambda: apart(q, base, kept))
     moved = 3.12 * q.nbytes  # a seal is read and one is written
     yield row("burgers-stage-sealed", (2, n, n), sealed, "stage, then seal and check", three, moved, copy)
     yield row("burgers-stage-sealed", (2, n, n), sealed, "the stage alone, unprotected", mine, moved, copy)
@@ -163,8 +163,8 @@ def _seal(n: int, copy: float) -> Iterator[Row]:
         ("seal", seal, ref.seal, (words,)),
         ("seal-check", check, ref.check, (words, kept)),
     ):
-        ours_s = seconds(partial(jax.jit(mine), *args), inner=3)
-        peer_s = seconds(partial(jax.jit(theirs), *args), 3)
+        ours_s = seconds(partial(jax.jit(mine), *args))
+        peer_s = seconds(partial(jax.jit(theirs), *args))
         yield row(name, (n,), ours_s, "the same in XLA", peer_s, 1.06 * words.nbytes, copy)
 
 
@@ -189,6 +189,7 @@ def bench(names: Sequence[str] | None = None) -> list[Row]:
     else:
         add_stencil("stencil2d", (4096, 4096), f32, 20, 2)
         add_stencil("stencil2d-f64", (2048, 2048), f64, 16, 2)
+        add_stencil("stencil3d", (256, 256, 256), f32, 4, 2)
     jobs.append(("adamw-sealed", lambda: adamw_rows(1 << 28 if gpu else 1 << 24, copy)))
     jobs.append(("gate-scan", lambda: _scan(1 << 29 if gpu else 1 << 24, copy)))
     jobs.append(("record-update, pack, unpack", lambda: _records_rows(1 << 26 if gpu else 1 << 20, copy)))

@@ -53,7 +53,7 @@ def adamw_rows(n: int, copy: float) -> Iterator[Row]:
         held[0], report = step(held[0], g)
         return report
 
-    mine = seconds(ours, inner=5)
+    mine = seconds(ours)
     off = [int(x) for s in held[0] for x in jax.jit(check)(s.words, s.seal)]
     if any(off) or any(int(v) for r in ours() for v in r):
         raise AssertionError(f"adamw-sealed: false alarms {off}")
@@ -85,7 +85,7 @@ def _optax_adamw(n: int) -> float:
         kept[0], kept[1] = jitted(kept[0], kept[1], g)
         return kept[0]
 
-    return seconds(peer, inner=5)
+    return seconds(peer)
 
 
 def _torch_adamw(n: int) -> float | None:
