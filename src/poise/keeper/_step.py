@@ -1,7 +1,7 @@
 """The two halves of a step, compiled for one placement (`design/two-phase-step.md`).
 
 `propose` reads the kept state, never donates it, and ends with one reduction in which all devices agree on a code.
-`commit` is local to each device and donates. Inside one process both are one executable.
+`commit` is local to each device. Inside one process both are one executable.
 """
 
 from __future__ import annotations
