@@ -85,10 +85,10 @@ def coefficients(rng, radius: int, dtype, symmetric: bool):
 @native
 @pytest.mark.parametrize("edges", EDGES)
 @pytest.mark.parametrize("radius", [1, 2])
-@pytest.mark.parametrize("gate", [PLAIN, SENSOR])
-def test_stencil_equals_the_twin(edges, radius, gate, dtype):
-    """On one fresh shape each; LOW is left out since near a limit rounding decides which values trip."""
+def test_stencil_equals_the_twin(edges, radius, dtype):
+    """On one fresh shape and gate each; LOW is left out since near a limit rounding decides which values trip."""
     rng = np.random.default_rng()
+    gate = [PLAIN, SENSOR][rng.integers(2)]
     size, steps = [((3, 2), 1), ((17, 40), 2), ((33, 65), 3), ((61, 129), 4)][rng.integers(4)]
     shape = [n + 2 * radius * steps * (k == "halo") for n, k in zip(size, edges, strict=True)]
     c = jnp.array(coefficients(rng, radius, dtype, bool(rng.integers(2))))

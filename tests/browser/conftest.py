@@ -16,9 +16,10 @@ def chromium() -> str | None:
     return named or next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """The browser, or a reason why there is none."""
+    """The browser, or a reason why there is none. Not for the session: Playwright leaves an event loop running in this
+    thread, in which other files' tests start their own."""
     path = chromium()
     if path is None:
         pytest.skip("no chromium here (Debian: apt-get install chromium), and none named by CHROMIUM")
