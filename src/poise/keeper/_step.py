@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,12 +16,12 @@ from jax import Array, lax
 from jax.sharding import PartitionSpec as P
 
 from ..devices import Placement
-from ..gate import Gate
 from ..kernels.ref import Check, Seal
-from ..seal._shard import check_shard, heal_shard, repair_shard, seal_shard, total
+from ..seal._shard import check_shard, heal_shard, seal_shard, total
 from ._code import Code
+from ._commit import replaced, updated
 from ._form import TAGS, Form, Kept, broadcast_specs
-from ._fused import move, triples
+from ._fused import triples
 from ._judge import (
     Given,
     bound_bits,
@@ -31,7 +31,6 @@ from ._judge import (
     prints,
     seal_next,
     slot_number,
-    state_health,
     takes_sealed,
 )
 from ._workload import Traits, Workload
@@ -257,7 +256,7 @@ class Builder:
     def _commit(self, mesh: jax.sharding.Mesh) -> Callable[..., Any]:
         form, workload = self.form, self.workload
         in_place = self.traits.in_place
-        choose = self._updated(mesh) if in_place else self._replaced()
+        choose = updated(form, workload, mesh) if in_place else replaced(form, workload.traits)
 
         def local(kept: Kept, proposal: Any, table: Array) -> tuple[Kept, Array, Array]:
             code = table[0, 0]
@@ -274,59 +273,3 @@ class Builder:
             return self._local(mesh, local, ins, (form.kept_specs, form.stacked, form.stacked))(kept, proposal, table)
 
         return commit
-
-    def _replaced(self) -> Callable[..., Any]:
-        """The next state where it is the proposal, or the old one mended."""
-        form, traits = self.form, self.traits
-
-        def choose(kept: Kept, proposal: Any, code: Array) -> tuple[Any, Any, Array, Array]:
-            def repair(carry: Any) -> Any:
-                mended, made, rows = repair_shard(form.plan, kept.leaves, kept.seals)
-                return jnp.bool_(False), tuple(mended), tuple(made), rows, state_health(traits, kept.leaves, carry[1])
-
-            # A loop of no turns hands on what it began with; a conditional would copy the proposal.
-            start = (code != Code.GO, *proposal, jnp.zeros((len(form.plan.units), 5), jnp.int32), _nothing())
-            return lax.while_loop(lambda carry: carry[0], repair, start)[1:]
-
-        return choose
-
-    def _updated(self, mesh: jax.sharding.Mesh) -> Callable[..., Any]:
-        """The next state where the old one is updated by the proposal, mended in any case.
-
-        An update in place reads the old state again: what went bad since the proposal is mended first, and a device
-        that cannot mend leaves all of this unwritten, with its old tag.
-        """
-        form, workload = self.form, self.workload
-        chosen = triples(form, self.traits, mesh)
-        taken = {unit for triple in chosen for unit in triple.units}
-        others = [i for i in range(len(form.plan.units)) if i not in taken]
-        rest = form.plan.part(others)
-        mine = [i for unit in rest.units for i in unit.leaves]
-
-        def choose(kept: Kept, proposal: Any, code: Array) -> tuple[Any, Any, Array, Array]:
-            leaves, seals, moved = move(form, chosen, workload, kept, proposal, code == Code.GO)
-            mended, made, rest_rows = repair_shard(rest, kept.leaves, [kept.seals[i] for i in others])
-
-            def some(all_leaves: Sequence[Array]) -> tuple[Array, ...]:
-                return tuple(all_leaves[i] for i in mine)
-
-            def update(_: Any) -> tuple[Any, Any]:
-                new = form.flatten(workload.commit(form.unflatten(mended), proposal))
-                return some(new), tuple(seal_shard(rest, new))
-
-            fine = (code == Code.GO) & (rest_rows[:, 4].sum() == 0)
-            new, made = lax.cond(fine, update, lambda _: (some(mended), tuple(made)), None)
-            for i, x in zip(mine, new, strict=True):
-                leaves[i] = x
-            for i, seal in zip(others, made, strict=True):
-                seals[i] = seal
-            each = moved | {unit: rest_rows[i] for i, unit in enumerate(others)}
-            rows = jnp.stack([each[i] for i in range(len(form.plan.units))]) if each else rest_rows
-            return leaves, seals, rows, _nothing()
-
-        return choose
-
-
-def _nothing() -> Array:
-    """A gate row without findings."""
-    return Gate()(jnp.zeros(0, jnp.float32))[1].row()
