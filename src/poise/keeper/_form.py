@@ -60,7 +60,7 @@ class Form:
             keys.append(key)
             shapes.append(jax.ShapeDtypeStruct(plain.shape, plain.dtype))
             local.append(Leaf(name, shard_shape(name, plain.shape, spec, axes), plain.dtype))
-            used = {a for part in spec for a in ((part,) if isinstance(part, str) else part or ())}
+            used = {a for part in spec for a in axes_of(part)}
             free = tuple(a for a, size in axes.items() if a not in used and size > 1)
             replicas.append(free if heal == "replica" else ())
         names = tuple(name for name, _ in named)
@@ -79,7 +79,7 @@ class Form:
 
     def replicas(self, slot: int) -> list[int]:
         """The other slots that hold the same piece of every leaf as `slot`."""
-        used = {a for spec in self.specs for part in spec for a in ((part,) if isinstance(part, str) else part or ())}
+        used = {a for spec in self.specs for part in spec for a in axes_of(part)}
         shape = tuple(size for _, size in self.axes)
         places = np.stack(np.unravel_index(np.arange(self.devices), shape), -1)
         held = places[:, [name in used for name, _ in self.axes]]
@@ -160,6 +160,11 @@ class Form:
         return 4 * self.devices * total
 
 
+def axes_of(part: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    """The mesh axes over which one dimension is cut, as a `PartitionSpec` says it."""
+    return (part,) if isinstance(part, str) else part or ()
+
+
 def broadcast_specs(specs: Any, tree: Any) -> list[P]:
     """One spec per leaf of `tree`, `specs` being a prefix of it."""
     out: list[P] = []
@@ -176,7 +181,7 @@ def shard_shape(name: str, shape: tuple[int, ...], spec: P, axes: dict[str, int]
     """The shape of one device's piece. Raises `BadMesh` if the mesh does not divide the array."""
     out = list(shape)
     for dim, part in enumerate(spec):
-        for a in (part,) if isinstance(part, str) else part or ():
+        for a in axes_of(part):
             if out[dim] % axes[a]:
                 raise BadMesh(
                     f"{name!r} has {shape[dim]} entries along dimension {dim}, which the {axes[a]} devices of the mesh "

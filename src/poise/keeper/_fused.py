@@ -6,12 +6,12 @@ it. Where that move is AdamW's, `kernels.adamw` does all three in one read and o
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 from .. import kernels
@@ -54,17 +54,20 @@ def triples(form: Form, traits: Traits, mesh: jax.sharding.Mesh) -> tuple[Triple
     platform = "cpu" if mesh.devices.flat[0].platform == "cpu" else "cuda"
     if traits.adamw is None or platform not in kernels.platforms():
         return ()
-    alone = {unit.leaves[0]: i for i, unit in enumerate(form.plan.units) if len(unit.leaves) == 1 and unit.parity}
+    alone = {unit.leaves[0]: i for i, unit in enumerate(form.plan.units) if form.plan.single(unit) and unit.parity}
     number = {name: i for i, name in enumerate(form.names)}
     first, *moments = traits.adamw
-    params = [name for name in form.names if name == first or name.startswith(f"{first}.")]
     found = []
-    for order, name in enumerate(params):
+    for order, name in enumerate(names_in(form.names, first)):
         leaves = tuple(number[n] for n in (name, *(part + name.removeprefix(first) for part in moments)))
-        kinds = {(form.plan.leaves[i].shape, np.dtype(form.plan.leaves[i].dtype)) for i in leaves}
-        if len(kinds) == 1 and next(iter(kinds))[1] == np.float32 and all(i in alone for i in leaves):
+        if all(i in alone for i in leaves) and len({form.plan.leaves[i].shape for i in leaves}) == 1:
             found.append(Triple(order, leaves, tuple(alone[i] for i in leaves)))
     return tuple(found)
+
+
+def names_in(names: Iterable[str], part: str) -> list[str]:
+    """The leaves that lie in one part of a state, by their paths."""
+    return [name for name in names if name == part or name.startswith(f"{part}.")]
 
 
 def move(

@@ -38,7 +38,7 @@ def seal_next(
     """Seals of the next state, and how many of its values are bad, in one read where the dtype allows."""
     seals, total = [], jnp.int32(0)
     for unit, x in zip(form.plan.units, form.plan.read(new), strict=True):
-        if len(unit.leaves) == 1 and form.plan.leaves[unit.leaves[0]].dtype == jnp.float32:
+        if form.plan.single(unit):
             seal, bad = seal_counting(unit, x, bound_bits(traits.limit))
         else:
             seal = seal_unit(unit, x)
@@ -63,8 +63,7 @@ class Given(NamedTuple):
 
 def takes_sealed(form: Form, traits: Traits) -> bool:
     """Whether the workload's own seals are taken: where each unit is one float32 leaf with parity."""
-    plan = form.plan
-    alone = all(len(u.leaves) == 1 and u.parity and plan.leaves[u.leaves[0]].dtype == jnp.float32 for u in plan.units)
+    alone = all(form.plan.single(unit) and unit.parity for unit in form.plan.units)
     return traits.sealed and not traits.in_place and alone
 
 
@@ -119,16 +118,17 @@ def count_bad(leaf: Array, before: Array | None, limit: float | None) -> Array:
             return ~((jnp.abs(x.real) <= bound) & (jnp.abs(x.imag) <= bound))
         return ~(jnp.abs(x) <= bound)
 
-    def count(mask: Array) -> Array:
-        return mask.sum().astype(jnp.int32)
+    mask = bad(leaf) if before is None else bad(leaf) & ~bad(before)
+    return mask.sum().astype(jnp.int32)
 
-    if before is not None:
-        return count(bad(leaf) & ~bad(before))
-    if jnp.issubdtype(leaf.dtype, jnp.complexfloating):
-        return count(bad(leaf))
-    # The largest magnitude (NaN if there is one) is one read; XLA's CPU backend writes a mask out before it sums it.
+
+def count_rarely(leaf: Array) -> Array:
+    """As `count_bad`, computing only the largest magnitude where nothing is bad: XLA's CPU backend writes a mask out
+    before it sums it. Not for GPUs, where the host waits for a conditional."""
+    if not jnp.issubdtype(leaf.dtype, jnp.floating):
+        return count_bad(leaf, None, None)
     loudest = jnp.max(jnp.abs(leaf), initial=0)
-    return lax.cond(loudest <= bound, lambda _: jnp.int32(0), lambda x: count(bad(x)), leaf)
+    return lax.cond(jnp.isfinite(loudest), lambda _: jnp.int32(0), lambda x: count_bad(x, None, None), leaf)
 
 
 def state_health(traits: Traits, old: tuple[Array, ...], new: tuple[Array, ...]) -> Array:

@@ -16,7 +16,7 @@ from .. import kernels
 from ..errors import BadInput
 from ..gate import Gate
 from ..optim import AdamW
-from ._fused import Moved
+from ._fused import Moved, names_in
 from ._train import TrainStep
 
 
@@ -78,13 +78,13 @@ class OptimizedStep(TrainStep):
     def propose(self, mesh: jax.sharding.Mesh, state: Any, batch: Any) -> tuple[Any, dict[str, Any]]:
         """The gradients, and the factor that clips them."""
         made, metrics = super().propose(mesh, state, batch)
-        grads = {name: g for name, g in made.items() if name == "params" or name.startswith("params.")}
+        grads = {name: made[name] for name in names_in(self._names, "params")}
         return {"grads": grads, "clip": self.optimizer.clip(grads), "count": state["count"]}, metrics
 
     def moves(self, proposal: Any) -> Any:
         """What moves each parameter, in the order of their names."""
         hyper = {d: self.optimizer.hyper(proposal["count"], proposal["clip"], decay=d) for d in set(self._decays)}
-        both = zip(self._names_of("params"), self._decays, strict=True)
+        both = zip(names_in(self._names, "params"), self._decays, strict=True)
         return {name: Moved(proposal["grads"][name], hyper[d]) for name, d in both}
 
     def commit(self, state: Any, proposal: Any) -> Any:
@@ -95,10 +95,3 @@ class OptimizedStep(TrainStep):
             w, m, v = (state[n] for n in three)
             new |= dict(zip(three, kernels.adamw_step(w, m, v, grad, hyper), strict=True))
         return {name: new[name] for name in state}
-
-    def _names_of(self, part: str) -> list[str]:
-        return [name for name in self._names if name == part or name.startswith(f"{part}.")]
-
-    def params(self, state: Any) -> Any:
-        """The parameters of a kept state (as `Keeper.state` gives it) in their own dtypes."""
-        return self.narrow(state["params"])

@@ -26,6 +26,7 @@ from ._judge import (
     Given,
     bound_bits,
     count_bad,
+    count_rarely,
     given_next,
     majority,
     prints,
@@ -193,6 +194,7 @@ class Builder:
         now = [i for i in range(len(form.plan.units)) if i not in later]
         watched = form.plan.part(now)
         sealed = takes_sealed(form, traits)
+        counted = count_rarely if mesh.devices.flat[0].platform == "cpu" else lambda x: count_bad(x, None, None)
 
         def gate(batch: Any) -> tuple[Any, Array]:
             clean, health = traits.gate(batch)
@@ -205,7 +207,7 @@ class Builder:
             seen = total(check_shard(watched, kept.leaves, [kept.seals[i] for i in now]))
             if not in_place:
                 return *seal_next(form, traits, kept.leaves, next_leaves), seen
-            return (), sum((count_bad(leaf, None, None) for leaf in next_leaves), jnp.int32(0)), seen
+            return (), sum(map(counted, next_leaves), jnp.int32(0)), seen
 
         def judge(
             kept: Kept, next_leaves: tuple[Array, ...], row: Array, ctl: Array, given: Given | None

@@ -70,6 +70,10 @@ class Plan:
             shared.append(Unit(some, sum(leaves[i].words for i in some), name, kind))
         return Plan(tuple(leaves), tuple(big + shared))
 
+    def single(self, unit: Unit) -> bool:
+        """Whether a unit is one float32 leaf, which the kernels take as it lies."""
+        return len(unit.leaves) == 1 and self.leaves[unit.leaves[0]].dtype == jnp.float32
+
     def words(self, arrays: Sequence[Array]) -> list[UInt32[Array, " n"]]:
         """The words of each unit."""
         return [_joined(unit, arrays) for unit in self.units]

@@ -17,8 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from poise.errors import BadInput
-
+from ...errors import BadInput
 from .._points import Cloud
 from .._precision import in_double
 from .._problem import Problem
