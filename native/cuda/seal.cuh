@@ -14,6 +14,7 @@ struct SealArgs {
   uint32_t *parity, *marks, *guard;
   int32_t* count;  // by kind: loud words; blocks off; mended
   uint32_t limit2;
+  const int32_t* when = nullptr;  // repair only: nothing is done where this is 0
 };
 
 enum class Kind { kSeal, kCount, kCheck, kRepair };
@@ -147,6 +148,7 @@ __device__ __noinline__ void seal_small(const SealArgs& a, const Layout& lay) {
 
 template <Kind K>
 __global__ void __launch_bounds__(32 * kSealWarps) seal_kernel(const __grid_constant__ SealArgs a) {
+  if (K == Kind::kRepair && a.when && *a.when == 0) return;
   const Layout lay(a.n);
   const int64_t g = static_cast<int64_t>(blockIdx.x) * kSealWarps + threadIdx.x / 32;
   if (g >= lay.G) return;

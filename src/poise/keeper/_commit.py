@@ -15,6 +15,7 @@ from ._code import Code
 from ._form import Form, Kept
 from ._fused import move, triples
 from ._judge import state_health
+from ._settle import JOINED, settle, settles
 from ._workload import Traits, Workload
 
 Chosen = tuple[Any, Any, Array, Array]
@@ -24,10 +25,15 @@ Choose = Callable[[Kept, Any, Array], Chosen]
 """From the kept state, the proposal and the agreed code."""
 
 
-def replaced(form: Form, traits: Traits) -> Choose:
+def replaced(form: Form, traits: Traits, mesh: jax.sharding.Mesh) -> Choose:
     """Where the proposal is the next state: it, or the old one mended."""
+    on_device = settles(form, mesh)
 
     def choose(kept: Kept, proposal: Any, code: Array) -> Chosen:
+        if on_device:
+            leaves, seals = proposal
+            return settle(form, traits, kept, leaves, seals, code != Code.GO)
+
         def repair(carry: Any) -> Any:
             mended, made, rows = repair_shard(form.plan, kept.leaves, kept.seals)
             return jnp.bool_(False), tuple(mended), tuple(made), rows, state_health(traits, kept.leaves, carry[1])
@@ -50,6 +56,8 @@ def updated(form: Form, workload: Workload, mesh: jax.sharding.Mesh) -> Choose:
     others = [i for i in range(len(form.plan.units)) if i not in taken]
     rest = form.plan.part(others)
     mine = [i for unit in rest.units for i in unit.leaves]
+    # On a GPU the host waits for a conditional; what is small is computed both ways.
+    small = mesh.devices.flat[0].platform != "cpu" and sum(unit.words for unit in rest.units) <= JOINED
 
     def choose(kept: Kept, proposal: Any, code: Array) -> Chosen:
         leaves, seals, moved = move(form, chosen, workload, kept, proposal, code == Code.GO)
@@ -63,7 +71,11 @@ def updated(form: Form, workload: Workload, mesh: jax.sharding.Mesh) -> Choose:
             return some(new), tuple(seal_shard(rest, new))
 
         fine = (code == Code.GO) & (rest_rows[:, 4].sum() == 0)
-        new, made = lax.cond(fine, update, lambda _: (some(mended), tuple(made)), None)
+        stays = (some(mended), tuple(made))
+        if small:
+            new, made = jax.tree.map(lambda a, b: jnp.where(fine, a, b), update(None), stays)
+        else:
+            new, made = lax.cond(fine, update, lambda _: stays, None)
         for i, x in zip(mine, new, strict=True):
             leaves[i] = x
         for i, seal in zip(others, made, strict=True):

@@ -9,6 +9,7 @@ import numpy as np
 from jax import Array, lax
 from jaxtyping import Int32
 
+from .. import kernels
 from ..gate import Gate
 from ..kernels import limit_bits
 from ..kernels.ref import Check, Seal
@@ -44,9 +45,7 @@ def seal_next(
             seal = seal_unit(unit, x)
             bad = sum((count_bad(new[i], None, traits.limit) for i in unit.leaves), jnp.int32(0))
         if traits.newly:
-            # The old values are read again only where something is bad at all.
-            pairs = [(new[i], old[i]) for i in unit.leaves]
-            bad = lax.cond(bad > 0, lambda some: newly_bad(some, traits.limit), lambda _: jnp.int32(0), pairs)
+            bad = newly_bad(bad, [(new[i], old[i]) for i in unit.leaves], traits.limit)
         seals.append(seal)
         total = total + bad
     return tuple(seals), total
@@ -73,14 +72,20 @@ def given_next(
     """On one device: what `seal_next` and a check would return, from what is given."""
     bad = given.bad[0]
     if traits.newly:
-        pairs = list(zip(new, old, strict=True))
-        bad = lax.cond(bad > 0, lambda some: newly_bad(some, traits.limit), lambda _: jnp.int32(0), pairs)
+        bad = newly_bad(bad, list(zip(new, old, strict=True)), traits.limit)
     return given.seals, bad, Check(*(x[0] for x in given.seen))
 
 
-def newly_bad(pairs: list[tuple[Array, Array]], limit: float | None) -> Array:
-    """How many values are bad now and were not before, over pairs of new and old leaves."""
-    return sum((count_bad(new, old, limit) for new, old in pairs), jnp.int32(0))
+def newly_bad(bad: Array, pairs: list[tuple[Array, Array]], limit: float | None) -> Array:
+    """How many values are bad now and were not before, over pairs of new and old leaves. The old values are read again
+    only where something is bad at all."""
+    if all(new.size and new.dtype in (jnp.float32, jnp.float64) for new, _ in pairs):
+        return sum((kernels.newly_bad(bad, new, old, limit) for new, old in pairs), jnp.int32(0))
+
+    def look(pairs: list[tuple[Array, Array]]) -> Array:
+        return sum((count_bad(new, old, limit) for new, old in pairs), jnp.int32(0))
+
+    return lax.cond(bad > 0, look, lambda _: jnp.int32(0), pairs)
 
 
 def prints(form: Form, seals: tuple[Seal, ...]) -> Array:
@@ -109,17 +114,19 @@ def count_bad(leaf: Array, before: Array | None, limit: float | None) -> Array:
     """How many values of a leaf of any dtype are bad (and were not before)."""
     if not jnp.issubdtype(leaf.dtype, jnp.inexact):
         return jnp.int32(0)
-    real = leaf.real.dtype if jnp.issubdtype(leaf.dtype, jnp.complexfloating) else leaf.dtype
-    largest = float(jnp.finfo(real).max)
-    bound = jnp.asarray(largest if limit is None else min(limit, largest), real)
-
-    def bad(x: Array) -> Array:
-        if jnp.issubdtype(x.dtype, jnp.complexfloating):
-            return ~((jnp.abs(x.real) <= bound) & (jnp.abs(x.imag) <= bound))
-        return ~(jnp.abs(x) <= bound)
-
-    mask = bad(leaf) if before is None else bad(leaf) & ~bad(before)
+    mask = bad_mask(leaf, limit)
+    if before is not None:
+        mask &= ~bad_mask(before, limit)
     return mask.sum().astype(jnp.int32)
+
+
+def bad_mask(x: Array, limit: float | None) -> Array:
+    """Which values of an inexact array are not finite, or above the limit in magnitude."""
+    largest = float(jnp.finfo(x.dtype).max)
+    bound = jnp.asarray(largest if limit is None else min(limit, largest), x.real.dtype)
+    if jnp.issubdtype(x.dtype, jnp.complexfloating):
+        return ~((jnp.abs(x.real) <= bound) & (jnp.abs(x.imag) <= bound))
+    return ~(jnp.abs(x) <= bound)
 
 
 def count_rarely(leaf: Array) -> Array:
@@ -136,7 +143,7 @@ def state_health(traits: Traits, old: tuple[Array, ...], new: tuple[Array, ...])
     limit = float(jnp.finfo(jnp.float64).max) if traits.limit is None else traits.limit
     if traits.newly:
         new = tuple(
-            jnp.where(jnp.isfinite(b), a, jnp.zeros_like(a)) if jnp.issubdtype(a.dtype, jnp.inexact) else a
+            jnp.where(bad_mask(b, traits.limit), jnp.zeros_like(a), a) if jnp.issubdtype(a.dtype, jnp.inexact) else a
             for a, b in zip(new, old, strict=True)
         )
     return Gate(limit=limit)(new)[1].row()

@@ -258,7 +258,7 @@ class Builder:
     def _commit(self, mesh: jax.sharding.Mesh) -> Callable[..., Any]:
         form, workload = self.form, self.workload
         in_place = self.traits.in_place
-        choose = updated(form, workload, mesh) if in_place else replaced(form, workload.traits)
+        choose = updated(form, workload, mesh) if in_place else replaced(form, workload.traits, mesh)
 
         def local(kept: Kept, proposal: Any, table: Array) -> tuple[Kept, Array, Array]:
             code = table[0, 0]

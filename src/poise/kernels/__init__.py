@@ -18,6 +18,9 @@ from ._seal import limit_bits as limit_bits
 from ._seal import repair as repair
 from ._seal import seal as seal
 from ._seal import seal_counting as seal_counting
+from ._settle import Settled as Settled
+from ._settle import newly_bad as newly_bad
+from ._settle import settle as settle
 from ._stencil import gate_scan as gate_scan
 from ._stencil import stencil as stencil
 from .layout import Layout as Layout

@@ -25,6 +25,8 @@ HANDLERS = (
     "poise_seal_counting",
     "poise_check",
     "poise_repair",
+    "poise_settle",
+    "poise_newly",
     "poise_gate_scan",
     "poise_stencil2d",
     "poise_stencil3d",
