@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, NamedTuple
 
 import jax
@@ -75,7 +76,7 @@ class Form:
     @property
     def devices(self) -> int:
         """Number of devices of the mesh."""
-        return int(np.prod([size for _, size in self.axes]))
+        return prod(size for _, size in self.axes)
 
     def replicas(self, slot: int) -> list[int]:
         """The other slots that hold the same piece of every leaf as `slot`."""

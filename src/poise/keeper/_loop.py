@@ -88,6 +88,7 @@ class Loop:
         resume: Path | None = None,
     ) -> None:
         self.workload, self.emit = workload, emit
+        self.traits = workload.traits  # may be made anew each time it is asked for
         self.options = options or Options()
         self.intake: Callable[[int, int, Placement, Any], Any] | None = None
         self.between: Callable[[int], None] | None = None
@@ -226,8 +227,8 @@ class Loop:
         batch = self.batches[index]
         if self.intake is not None:
             batch = self.intake(index, self.recovery.attempts.get(index, 0), self.stage.placement, batch)
-        ctl = np.array([index, Code.DROP if index in self.drops else Code.GO], np.int32)
-        placed = self.stage.put(batch)
+        order = np.array([index, Code.DROP if index in self.drops else Code.GO], np.int32)
+        ctl, placed = self.stage.ready.feed(order, batch)
         if exe.step is not None:
             self.kept, report, metrics = exe.step(self.kept, ctl, placed)
         else:
@@ -236,6 +237,8 @@ class Loop:
                 self.between(index)
             self.kept, mended, late = exe.commit(self.kept, proposal, table)
             report = Report(table, mended, late)
+        for x in report if self.traits.in_place else report[:1]:
+            x.copy_to_host_async()  # it is there when `see` asks for it
         self.queue.append(Flight(index, report, metrics, sent))
         self.stage.protect(self.kept)
         self.cursor += 1
@@ -244,7 +247,7 @@ class Loop:
         """Read a flight's numbers, waiting for them. A clean step costs one small transfer."""
         table = np.asarray(flight.report.table)
         n, units = self.form.devices, len(self.form.plan.units)
-        if table[0, 0] == Code.GO and not self.workload.traits.in_place:
+        if table[0, 0] == Code.GO and not self.traits.in_place:
             none = np.zeros((n, units, 5), np.int32), np.full((n, 6), -1, np.int32)
             return Seen(flight.index, table, *none, flight.sent)
         mended = np.asarray(flight.report.mended).reshape(n, units, 5)
@@ -259,7 +262,7 @@ class Loop:
         self.settled = index + 1
         if seen.code == Code.GO:
             self.snapshots.confirm(index)
-            if self.workload.traits.tolerant:
+            if self.traits.tolerant:
                 for cause in CAUSES:
                     self.contained[cause] += int(seen.column(cause).sum())
         metrics = self._metrics.get(index)

@@ -13,6 +13,7 @@ from jax import Array
 
 from ..devices import Placement, Pool, Warm, assemble, move, shards_by_slot
 from ..errors import BadInput
+from ._feed import Feed
 from ._form import Form, Kept
 from ._share import build_share, rebuild, send
 from ._snapshot import HostCopy
@@ -29,7 +30,7 @@ class Ready:
 
     exe: Executables
     share: Callable[[Kept], Array] | None
-    batch_shardings: Any
+    feed: Feed
 
 
 class Stage:
@@ -63,8 +64,8 @@ class Stage:
         return self.pool.successors(dict(self.form.axes))
 
     def put(self, batch: Any) -> Any:
-        """The batch on the devices; one call for all leaves, since a call each costs more than the bytes."""
-        return jax.device_put(batch, self.ready.batch_shardings)
+        """The batch on the devices."""
+        return self.ready.feed.put(batch)
 
     def put_leaves(self, leaves: tuple[Any, ...]) -> tuple[Array, ...]:
         """Global leaves on the devices, copied first so that no donation can reach the caller's memory."""
@@ -117,8 +118,7 @@ class Stage:
     def _build(self, placement: Placement) -> Ready:
         with self.precision():
             share = build_share(self.form, placement) if self.source == "parity" else None
-            shardings = jax.tree.map(placement.sharding, self.builder.batch_specs)
-            return Ready(self.builder(placement), share, shardings)
+            return Ready(self.builder(placement), share, self.builder.feed(placement))
 
 
 def choose_source(source: str, form: Form, pool: Pool) -> str:

@@ -20,6 +20,7 @@ from ..kernels.ref import Check, Seal
 from ..seal._shard import check_shard, heal_shard, seal_shard, total
 from ._code import Code
 from ._commit import replaced, updated
+from ._feed import Feed
 from ._form import TAGS, Form, Kept, broadcast_specs
 from ._fused import triples
 from ._judge import (
@@ -139,6 +140,11 @@ class Builder:
         outs = (jax.tree.map(lambda x: x.sharding, args[0]), None, None)
         donate = () if self.traits.in_place else (1,)
         return jax.jit(self._commit(alone.mesh), donate_argnums=donate, out_shardings=outs).lower(*args).compile()
+
+    def feed(self, placement: Placement) -> Feed:
+        """What puts batches on the devices of a placement."""
+        specs = self.batch_treedef.flatten_up_to(self.batch_specs)
+        return Feed(placement, self.batch_leaves, specs, self.batch_treedef)
 
     def _step_inputs(self, placement: Placement) -> tuple[Any, Any]:
         ctl = jax.ShapeDtypeStruct((2,), jnp.int32, sharding=placement.sharding(P()))
