@@ -1,6 +1,7 @@
 // The CPU kernels under the address and undefined-behaviour sanitizers, and the repair promise on random damage. Built and
 // run by tests/test_kernels_sanitizers.py. Usage: cpu_check [patterns]; exit status 1 if anything is wrong.
 #define POISE_ISA check
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <random>
@@ -190,6 +191,20 @@ static int passes_3d() {
   return wrong;
 }
 
+static int streams() {
+  int wrong = 0;
+  for (int trial = 0; trial < 200; ++trial) {
+    std::vector<uint8_t> from(1 + upto(400)), to(from.size() + 64, 7), want = to;
+    for (auto& b : from) b = static_cast<uint8_t>(rng());
+    const int64_t at = upto(64);
+    stream_copy(to.data() + at, from.data(), from.size());
+    stream_fence();
+    std::copy(from.begin(), from.end(), want.begin() + at);
+    wrong += to != want;
+  }
+  return wrong;
+}
+
 static int scans_and_records() {
   int wrong = 0;
   for (int64_t n : {1, 63, 64, 65, 2049, 5000}) {
@@ -261,7 +276,8 @@ static int sealed_stages() {
 int main(int argc, char** argv) {
   int exact = 0, reported = 0;
   int wrong = repairs(argc > 1 ? std::atoi(argv[1]) : 10000, exact, reported);
-  wrong += sealed_stages() + steps_of_adamw() + passes<float>() + passes<double>() + passes_3d<float>() + passes_3d<double>() + scans_and_records();
+  wrong += sealed_stages() + steps_of_adamw() + passes<float>() + passes<double>() + passes_3d<float>() + passes_3d<double>() + streams() +
+           scans_and_records();
   std::printf("cpu_check: %d patterns bit exact, %d reported beyond repair, %d wrong\n", exact, reported, wrong);
   return wrong != 0;
 }

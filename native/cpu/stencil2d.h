@@ -1,14 +1,17 @@
 // T gated steps of a linear star stencil of radius R <= 2 in one pass over a 2-D array. A strip of columns is streamed from
-// top to bottom with all T time levels in flight: level t works on row pair p as soon as level t-1 has pair p + 1, out of a
-// ring of three pairs per level that stays in L1/L2. Strips overlap by T R columns and row ranges by T R rows.
+// top to bottom in blocks of four rows with all T time levels in flight: level t takes the block of level t - 1 that was
+// just made, R rows further up, together with the 2 R rows above it, which level t - 1 left behind. So between blocks a
+// level keeps 2 R rows, and all that a block touches lies in L1. Strips overlap by T R columns and row ranges by T R rows.
 //
 // The gate: while every input of the strip stays under `quiet_bound`, nothing can be bad at any level and the loops are free
 // of it; the first input above the bound ends the attempt, and the strip is redone with every value of every step gated.
 #pragma once
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "poise/gate.h"
+#include "stream.h"
 
 namespace poise::POISE_ISA {
 
@@ -80,13 +83,14 @@ class Scratch {
 template <class T, int R, bool SYM>
 struct Strip2 {
   static constexpr int64_t kLine = 64 / sizeof(T);
+  static constexpr int K = 4, kLeft = 2 * R;  // rows of a block, and rows that a level leaves to the next block
 
   const Plan2<T>& p;
-  int64_t y0, y1, x0, x1, margin, width;  // outputs of this task; columns of a ring row, x0 at `margin`
-  T* ring;                        // [steps + 1][6][width]
+  int64_t y0, y1, x0, x1, margin, width;  // outputs of this task; columns of a row in the ring, x0 at `margin`
+  T* ring;                                // two blocks of rows, and kLeft rows per level
+  T** left;                               // [steps][kLeft]: the rows that a level left behind
   Trips trips;
 
-  T* row(int level, int64_t y) const { return ring + (level * 6 + (y + 6 * 1024) % 6) * width; }
   int64_t col(int64_t x) const { return x - x0 + margin; }
   bool bounded_y() const { return p.edge_y == kDirichlet || p.edge_y == kNeumann; }
   bool bounded_x() const { return p.edge_x == kDirichlet || p.edge_x == kNeumann; }
@@ -99,9 +103,8 @@ struct Strip2 {
     return bounded && v > n ? n : v;
   }
 
-  void side_ghosts(int level, int64_t y) const {
+  void side_ghosts(int level, T* r) const {
     if (!bounded_x()) return;
-    T* r = row(level, y);
     const int64_t a = lo(x0, level, true), b = hi(x1, level, true, p.W);
     for (int k = 0; k < R && a == 0; ++k)
       r[col(-1 - k)] = p.edge_x == kDirichlet ? p.edge : r[col(k < p.W ? k : p.W - 1)];
@@ -110,7 +113,8 @@ struct Strip2 {
   }
 
   // Gate of the columns [a, b) of row y at a level; only this task's own cells are counted.
-  void gate_row(T* r, int64_t shift, int level, int64_t y, int64_t a, int64_t b) {
+  void gate_row(T* r, int level, int64_t y, int64_t a, int64_t b) {
+    const int64_t shift = col(0);
     bool any = false;
     for (int64_t x = a; x < b; ++x) any = any | p.gate.bad(r[x + shift]);
     if (!any) return;
@@ -121,126 +125,127 @@ struct Strip2 {
     }
   }
 
-  // Row y of the input into level 0. False: it holds something above the quiet bound (only asked when not GATED).
-  template <bool GATED>
-  bool load(int64_t y) {
-    const int64_t a = lo(x0, 0, bounded_x()), b = hi(x1, 0, bounded_x(), p.W);
+  // Row y of the input, from its column 0.
+  const T* input_row(int64_t y) const {
     int64_t iy = y;
     if (p.edge_y == kHalo) iy = y + int64_t{p.steps} * R;
     if (p.edge_y == kPeriodic) iy = (y % p.H + p.H) % p.H;
-    const T* src = p.in + iy * p.in_stride();
-    T* dst = row(0, y) + col(a);
-    const int64_t len = b - a;
+    return p.in + iy * p.in_stride() + (p.edge_x == kHalo ? int64_t{p.steps} * R : 0);
+  }
+
+  // Row y of the input into a row of the ring. Returns its largest magnitude, as `magnitude2`.
+  typename Bits<T>::type load(T* r, int64_t y) const {
+    const int64_t a = lo(x0, 0, bounded_x()), b = hi(x1, 0, bounded_x(), p.W), len = b - a;
+    const T* src = input_row(y);
+    T* dst = r + col(a);
     typename Bits<T>::type loudest = 0;
-    if (p.edge_x == kPeriodic && (a < 0 || b > p.W)) {
-      int64_t ix = (a % p.W + p.W) % p.W;
-      for (int64_t j = 0; j < len; ++j) {
-        dst[j] = src[ix];
-        if (++ix == p.W) ix = 0;
-        const auto m = magnitude2(dst[j]);
-        loudest = m > loudest ? m : loudest;
-      }
-    } else {
-      const T* from = src + a + (p.edge_x == kHalo ? int64_t{p.steps} * R : 0);
+    for (int64_t at = 0, run; at < len; at += run) {  // one run, or as many as the period has ends in [a, b)
+      const int64_t x = p.edge_x == kPeriodic ? ((a + at) % p.W + p.W) % p.W : a + at;
+      run = p.edge_x == kPeriodic && p.W - x < len - at ? p.W - x : len - at;
 #pragma GCC ivdep
-      for (int64_t j = 0; j < len; ++j) {
-        const T x = from[j];
-        const auto m = magnitude2(x);
+      for (int64_t j = 0; j < run; ++j) {
+        const T v = src[x + j];
+        const auto m = magnitude2(v);
         loudest = m > loudest ? m : loudest;
-        dst[j] = x;
+        dst[at + j] = v;
       }
     }
-    const bool fine = GATED || loudest < magnitude2(p.quiet);
-    if (GATED) gate_row(row(0, y), col(0), 0, y, a, b);
-    side_ghosts(0, y);
-    return fine;
+    return loudest;
   }
 
-  template <bool GATED>
-  void compute_pair(int level, int64_t y, bool first, bool second) {
-    const int64_t a = lo(x0, level, bounded_x()), b = hi(x1, level, bounded_x(), p.W);
-    const bool last = level == p.steps;
-    const int64_t shift = last ? 0 : col(0);
-    T* o0 = last ? p.out + y * p.W : row(level, y);
-    T* o1 = last ? p.out + (y + 1) * p.W : row(level, y + 1);
-    // Inside the ring whole cache lines are computed; what lies beyond [a, b) is a fringe that nobody reads or a ghost column
-    // that is filled afterwards. Only the last level, which writes the result, is exact.
-    const int64_t j0 = last ? col(a) : col(a) / kLine * kLine, j1 = last ? col(b) : (col(b) + kLine - 1) / kLine * kLine;
-    const T *m2 = row(level - 1, y - 2) + j0, *m1 = row(level - 1, y - 1) + j0, *r0 = row(level - 1, y) + j0,
-            *r1 = row(level - 1, y + 1) + j0, *r2 = row(level - 1, y + 2) + j0, *r3 = row(level - 1, y + 3) + j0;
-    T *w0 = last ? o0 + a : o0 + j0, *w1 = last ? o1 + a : o1 + j0;
-    const int64_t n = j1 - j0;
+  // The rows of one block at a level out of those of the level below: in[i] is kLeft - R rows above out[i].
+  void compute(int level, T* const* in, T* const* out) const {
+    // Whole cache lines are computed; what lies beyond [a, b) is a fringe that nobody reads or a ghost column that is
+    // filled afterwards.
+    const int64_t j0 = col(lo(x0, level, bounded_x())) / kLine * kLine;
+    const int64_t n = (col(hi(x1, level, bounded_x(), p.W)) + kLine - 1) / kLine * kLine - j0;
+    const T *a = in[0] + j0, *b = in[1] + j0, *c = in[2] + j0, *d = in[3] + j0, *e = in[4] + j0, *f = in[5] + j0;
+    const T *g = R == 2 ? in[6 % (K + kLeft)] + j0 : a, *h = R == 2 ? in[7 % (K + kLeft)] + j0 : a;
+    T *w0 = out[0] + j0, *w1 = out[1] + j0, *w2 = out[2] + j0, *w3 = out[3] + j0;
     const Star<T> k = p.star;  // a local copy: stores through w0 could alias the plan
-    if (first && second) {
 #pragma GCC ivdep
-      for (int64_t j = 0; j < n; ++j) {
-        const T u = star<T, R, SYM>(k, m2, m1, r0, r1, r2, j);
-        const T v = star<T, R, SYM>(k, m1, r0, r1, r2, r3, j);
-        w0[j] = u;
-        w1[j] = v;
+    for (int64_t j = 0; j < n; ++j) {
+      const T x0 = R == 1 ? star<T, R, SYM>(k, a, a, b, c, c, j) : star<T, R, SYM>(k, a, b, c, d, e, j);
+      const T x1 = R == 1 ? star<T, R, SYM>(k, b, b, c, d, d, j) : star<T, R, SYM>(k, b, c, d, e, f, j);
+      const T x2 = R == 1 ? star<T, R, SYM>(k, c, c, d, e, e, j) : star<T, R, SYM>(k, c, d, e, f, g, j);
+      const T x3 = R == 1 ? star<T, R, SYM>(k, d, d, e, f, f, j) : star<T, R, SYM>(k, d, e, f, g, h, j);
+      w0[j] = x0, w1[j] = x1, w2[j] = x2, w3[j] = x3;
+    }
+  }
+
+  // Rows beyond a bounded edge, for a block whose first row is y: constant, or the mirror image of rows that are there
+  // already, in the block or among the kLeft rows before it.
+  void mirror(int64_t y, T* const* all) const {
+    for (int i = 0; i < K; ++i) {
+      const int64_t at = y + i;
+      T* const* row = all + kLeft + i;
+      if (p.edge_y == kDirichlet) {
+        if (at < 0 || at >= p.H)
+          for (int64_t j = 0; j < width; ++j) row[0][j] = p.edge;
+      } else {
+        if (at >= 0 && at < R) std::memcpy(row[-1 - 2 * at], row[0], sizeof(T) * width);
+        const int64_t k = at - p.H;
+        if (k >= 0 && k < R) std::memcpy(row[0], row[-1 - 2 * k], sizeof(T) * width);
       }
-    } else if (first) {
-#pragma GCC ivdep
-      for (int64_t j = 0; j < n; ++j) w0[j] = star<T, R, SYM>(k, m2, m1, r0, r1, r2, j);
-    } else if (second) {
-#pragma GCC ivdep
-      for (int64_t j = 0; j < n; ++j) w1[j] = star<T, R, SYM>(k, m1, r0, r1, r2, r3, j);
-    }
-    if (GATED && first) gate_row(o0, shift, level, y, a, b);
-    if (GATED && second) gate_row(o1, shift, level, y + 1, a, b);
-    if (!last && first) side_ghosts(level, y);
-    if (!last && second) side_ghosts(level, y + 1);
-  }
-
-  // Rows beyond a bounded edge at a level: constant, or the mirror image of rows that are in the ring already.
-  void edge_row(int level, int64_t y, int64_t from) const {
-    T* r = row(level, y);
-    if (p.edge_y == kDirichlet) {
-      for (int64_t j = 0; j < width; ++j) r[j] = p.edge;
-    } else {
-      std::memcpy(r, row(level, from), sizeof(T) * width);
     }
   }
 
+  void store(const T* r, int64_t y) const {
+    T* to = p.out + y * p.W + x0;
+    const size_t bytes = sizeof(T) * (x1 - x0);
+    if (int64_t{sizeof(T)} * p.H * p.W >= kStreamed) stream_copy(to, r + margin, bytes);
+    else std::memcpy(to, r + margin, bytes);
+  }
+
+  // False: an input is above the quiet bound (only asked when not GATED).
   template <bool GATED>
   bool run() {
     trips = Trips{};
-    const int64_t first_pair = (lo(y0, 0, false) - 2) / 2 - 2, last_pair = (y1 + int64_t{p.steps} * (R + 2)) / 2 + p.steps + 1;
-    for (int64_t q = first_pair; q <= last_pair; ++q) {
+    const auto quiet = magnitude2(p.quiet);
+    T *now[kLeft + K], *made[K];  // rows of the level below, those left behind first; rows that are free
+    for (int i = 0; i < K; ++i) now[kLeft + i] = ring + i * width, made[i] = ring + (K + i) * width;
+    for (int i = 0; i < p.steps * kLeft; ++i) left[i] = ring + (2 * K + i) * width;
+    for (int64_t top = y0 - int64_t{p.steps} * R; top - int64_t{p.steps} * R < y1; top += K) {
       for (int level = 0; level <= p.steps; ++level) {
-        const int64_t y = 2 * (q - level);
+        const int64_t y = top - int64_t{level} * R;  // first row of the block
         const int64_t a = lo(y0, level, bounded_y()), b = hi(y1, level, bounded_y(), p.H);
-        const bool one = y >= a && y < b, two = y + 1 >= a && y + 1 < b;
-        if (level == 0) {
-          if (one && !load<GATED>(y)) return false;
-          if (two && !load<GATED>(y + 1)) return false;
-        } else if (one || two) {
-          compute_pair<GATED>(level, y, one, two);
+        T** const block = now + kLeft;
+        if (level > 0) {
+          if (y < b && y + K > a) compute(level, now, made);
+          // The last rows of the level below stay for its next block; the others, still in L1, are free for the next level.
+          for (int i = 0; i < kLeft; ++i) left[(level - 1) * kLeft + i] = now[K + i];
+          for (int i = 0; i < K; ++i) std::swap(now[i], made[i]);
+          for (int i = K - 1; i >= 0; --i) block[i] = now[i];
         }
-        if (!bounded_y() || level == p.steps) continue;
-        if ((one && y < R) || (two && y + 1 < R))
-          for (int k = 0; k < R; ++k)
-            if (k == y || k == y + 1) edge_row(level, -1 - k, k);
-        for (int i = 0; i < 2; ++i) {
-          const int64_t k = y + i - p.H;
-          if (k >= 0 && k < R && b == p.H) edge_row(level, y + i, p.H - 1 - k);
+        for (int i = 0; i < K; ++i) {
+          if (y + i < a || y + i >= b) continue;
+          if (level == 0 && !(load(block[i], y + i) < quiet) && !GATED) return false;
+          if (GATED) gate_row(block[i], level, y + i, lo(x0, level, bounded_x()), hi(x1, level, bounded_x(), p.W));
+          if (level == p.steps) store(block[i], y + i);
+          else side_ghosts(level, block[i]);
         }
+        if (level == p.steps) continue;
+        for (int i = 0; i < kLeft; ++i) now[i] = left[level * kLeft + i];
+        if (bounded_y()) mirror(y, now);
       }
     }
+    stream_fence();
     return true;
   }
 };
 
 template <class T, int R, bool SYM>
 Trips stencil2d_strip(const Plan2<T>& p, int64_t y0, int64_t y1, int64_t x0, int64_t x1) {
-  constexpr int64_t line = Strip2<T, R, SYM>::kLine;
+  using Strip = Strip2<T, R, SYM>;
+  constexpr int64_t line = Strip::kLine;
   const int64_t margin = (int64_t{p.steps} * R + R + line - 1) / line * line + line;
   const int64_t width = (x1 - x0 + line - 1) / line * line + 2 * margin;
-  const size_t bytes = sizeof(T) * 6 * (p.steps + 1) * width;
+  const int64_t kept = int64_t{p.steps} * Strip::kLeft, cells = (2 * Strip::K + kept) * width;
   static thread_local Scratch scratch;
-  T* ring = static_cast<T*>(scratch.take(bytes));
-  std::memset(ring, 0, bytes);  // fringes are computed on before they were written
-  Strip2<T, R, SYM> strip{p, y0, y1, x0, x1, margin, width, ring, {}};
+  T* ring = static_cast<T*>(scratch.take(sizeof(T) * cells + sizeof(T*) * kept));
+  std::memset(ring, 0, sizeof(T) * cells);  // fringes are computed on before they were written
+  T** left = reinterpret_cast<T**>(ring + cells);
+  Strip strip{p, y0, y1, x0, x1, margin, width, ring, left, {}};
   if (p.quiet == T(0) || !strip.template run<false>()) strip.template run<true>();
   return strip.trips;
 }
