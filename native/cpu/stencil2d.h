@@ -6,11 +6,11 @@
 // The gate: while every input of the strip stays under `quiet_bound`, nothing can be bad at any level and the loops are free
 // of it; the first input above the bound ends the attempt, and the strip is redone with every value of every step gated.
 #pragma once
-#include <cstdlib>
 #include <cstring>
 #include <utility>
 
 #include "poise/gate.h"
+#include "scratch.h"
 #include "stream.h"
 
 namespace poise::POISE_ISA {
@@ -61,24 +61,6 @@ inline __attribute__((always_inline)) T star(const Star<T>& p, const T* n2, cons
   }
   return a;
 }
-
-// Memory of a thread that stays with it: a strip's ring is used thousands of times, and fresh pages cost more than the work.
-class Scratch {
- public:
-  ~Scratch() { std::free(data_); }
-  void* take(size_t bytes) {
-    if (bytes > size_) {
-      std::free(data_);
-      size_ = (bytes + 4095) / 4096 * 4096;
-      data_ = std::aligned_alloc(64, size_);
-    }
-    return data_;
-  }
-
- private:
-  void* data_ = nullptr;
-  size_t size_ = 0;
-};
 
 template <class T, int R, bool SYM>
 struct Strip2 {
