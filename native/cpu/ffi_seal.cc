@@ -17,34 +17,55 @@ const uint32_t* words_of(const Any& x) { return static_cast<const uint32_t*>(x.u
 
 int64_t grain(const Layout& lay) { return grain_of(lay.G, lay.B == kBlock ? kLeastGroups : lay.G); }
 
-ffi::Error Seal(Any words, OutU32 parity, OutU32 marks, OutU32 guard) {
-  const Layout lay(count(words));
-  const SealArgs a{words_of(words), lay.n, parity->typed_data(), marks->typed_data(), guard->typed_data()};
-  Pool::get().run(lay.G, grain(lay), [&](int64_t g0, int64_t g1) { table().seal(a, g0, g1); });
+uint32_t* result(ffi::RemainingRets& rets, size_t i) { return static_cast<uint32_t*>((*rets.get<Any>(i))->untyped_data()); }
+
+SealArgs made(const Any& x, ffi::RemainingRets& rets, size_t k) {
+  return {words_of(x), count(x), result(rets, 3 * k), result(rets, 3 * k + 1), result(rets, 3 * k + 2)};
+}
+
+// Several arrays at once: parity, marks and guard of each.
+ffi::Error Seal(ffi::RemainingArgs args, ffi::RemainingRets rets) {
+  if (rets.size() != 3 * args.size()) return ffi::Error::InvalidArgument("poise_seal: wrong number of arguments");
+  for (size_t k = 0; k < args.size(); ++k) {
+    const SealArgs a = made(*args.get<Any>(k), rets, k);
+    const Layout lay(a.n);
+    Pool::get().run(lay.G, grain(lay), [&](int64_t g0, int64_t g1) { table().seal(a, g0, g1); });
+  }
   return ffi::Error::Success();
 }
 
-ffi::Error SealCounting(Any words, uint32_t limit_bits, OutU32 parity, OutU32 marks, OutU32 guard, OutS32 bad) {
-  const Layout lay(count(words));
-  const SealArgs a{words_of(words), lay.n, parity->typed_data(), marks->typed_data(), guard->typed_data()};
-  Total<1> total;
-  Pool::get().run(lay.G, grain(lay), [&](int64_t g0, int64_t g1) {
-    const int64_t part[1] = {table().seal_counting(a, g0, g1, limit_bits << 1)};
-    total.add(part);
-  });
-  total.store(bad->typed_data());
+// And how many words of each are loud.
+ffi::Error SealCounting(ffi::RemainingArgs args, ffi::RemainingRets rets, ffi::Span<const int64_t> limits) {
+  if (rets.size() != 3 * args.size() + 1 || limits.size() != args.size())
+    return ffi::Error::InvalidArgument("poise_seal_counting: wrong number of arguments");
+  auto* bad = reinterpret_cast<int32_t*>(result(rets, 3 * args.size()));
+  for (size_t k = 0; k < args.size(); ++k) {
+    const SealArgs a = made(*args.get<Any>(k), rets, k);
+    const Layout lay(a.n);
+    const uint32_t limit2 = static_cast<uint32_t>(limits[k] << 1);
+    Total<1> total;
+    Pool::get().run(lay.G, grain(lay), [&](int64_t g0, int64_t g1) {
+      const int64_t part[1] = {table().seal_counting(a, g0, g1, limit2)};
+      total.add(part);
+    });
+    total.store(bad + k);
+  }
   return ffi::Error::Success();
 }
 
-ffi::Error Check(Any words, U32 parity, U32 marks, U32 guard, OutS32 off) {
-  const Layout lay(count(words));
-  const SealArgs a{words_of(words), lay.n, parity.typed_data(), marks.typed_data(), guard.typed_data()};
+// Of each array itself, parity, marks, guard; one total for all.
+ffi::Error Check(ffi::RemainingArgs args, OutS32 off) {
   Total<3> total;
-  Pool::get().run(lay.G, grain(lay), [&](int64_t g0, int64_t g1) {
-    int64_t part[3];
-    table().check(a, g0, g1, part);
-    total.add(part);
-  });
+  for (size_t k = 0; k < args.size() / 4; ++k) {
+    auto at = [&](size_t i) { return static_cast<uint32_t*>(args.get<Any>(4 * k + i)->untyped_data()); };
+    const SealArgs a{at(0), count(*args.get<Any>(4 * k)), at(1), at(2), at(3)};
+    const Layout lay(a.n);
+    Pool::get().run(lay.G, grain(lay), [&](int64_t g0, int64_t g1) {
+      int64_t part[3];
+      table().check(a, g0, g1, part);
+      total.add(part);
+    });
+  }
   total.store(off->typed_data());
   return ffi::Error::Success();
 }
@@ -71,12 +92,10 @@ ffi::Error Repair(U32 words, U32 parity, U32 marks, U32 guard, OutU32 words_out,
 
 }  // namespace
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(poise_seal, Seal, ffi::Ffi::Bind().Arg<Any>().Ret<U32>().Ret<U32>().Ret<U32>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(poise_seal, Seal, ffi::Ffi::Bind().RemainingArgs().RemainingRets());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(poise_seal_counting, SealCounting,
-                              ffi::Ffi::Bind().Arg<Any>().Attr<uint32_t>("limit_bits").Ret<U32>().Ret<U32>().Ret<U32>()
-                                  .Ret<ffi::Buffer<ffi::S32>>());
-XLA_FFI_DEFINE_HANDLER_SYMBOL(poise_check, Check,
-                              ffi::Ffi::Bind().Arg<Any>().Arg<U32>().Arg<U32>().Arg<U32>().Ret<ffi::Buffer<ffi::S32>>());
+                              ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<ffi::Span<const int64_t>>("limits"));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(poise_check, Check, ffi::Ffi::Bind().RemainingArgs().Ret<ffi::Buffer<ffi::S32>>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(poise_repair, Repair,
                               ffi::Ffi::Bind().Arg<U32>().Arg<U32>().Arg<U32>().Arg<U32>().Ret<U32>().Ret<U32>().Ret<U32>()
                                   .Ret<U32>().Ret<ffi::Buffer<ffi::S32>>());

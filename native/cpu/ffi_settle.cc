@@ -1,4 +1,8 @@
-// jax.ffi shims of the settling of a step (CPU): the next state is handed on, or the old one is put in its place and mended.
+// jax.ffi shims of the settling of a step (CPU): next states are handed on, or the old ones are put in their place and mended.
+//
+// poise_settle: stay, then of each array old, its parity, marks and guard, new, its parity, marks and guard; results of each array
+// (in place of the new ones) array, parity, marks, guard; then mended [n][5] and found [n][4] = (nan, inf, overflow, each less 1;
+// first). poise_newly: bad [n], then of each array new and old; the result is a count [n].
 #include <cstring>
 
 #include "ffi_common.h"
@@ -7,16 +11,12 @@
 namespace poise {
 namespace {
 
-using S32 = ffi::Buffer<ffi::S32>;
-using U32 = ffi::Buffer<ffi::U32>;
-using Any = ffi::AnyBuffer;
-using OutS32 = ffi::ResultBuffer<ffi::S32>;
-using OutU32 = ffi::ResultBuffer<ffi::U32>;
+using Buffer = ffi::AnyBuffer;
 
-// What is bad in the next state; `found` = (nan, inf, overflow, each less 1; the first).
+// What is bad in the next state.
 template <class T>
-void look(const Any& old, const void* next, double limit, bool only, int32_t* found) {
-  const Newly<T> rule{static_cast<T>(limit), only};
+void look(const Buffer& old, const void* next, double limit, bool only, int32_t* found) {
+  const Newly<T> rule = newly_of<T>(limit, only);
   const T *before = static_cast<const T*>(old.untyped_data()), *now = static_cast<const T*>(next);
   const int64_t n = static_cast<int64_t>(old.element_count());
   for (int64_t i = 0; i < n; ++i) {
@@ -27,58 +27,68 @@ void look(const Any& old, const void* next, double limit, bool only, int32_t* fo
   }
 }
 
-void in_place(const void* in, void* out, size_t bytes) {
-  if (in != out) std::memcpy(out, in, bytes);
+void look(const Buffer& old, const void* next, double limit, bool only, int32_t* found, ffi::DataType type) {
+  if (type == ffi::F32) look<float>(old, next, limit, only, found);
+  if (type == ffi::F64) look<double>(old, next, limit, only, found);
 }
 
-ffi::Error Settle(S32 stay, Any old, U32 old_parity, U32 old_marks, U32 old_guard, Any words, U32 parity, U32 marks, U32 guard,
-                  double limit, bool newly, ffi::Result<Any> words_out, OutU32 parity_out, OutU32 marks_out, OutU32 guard_out,
-                  OutS32 mended, OutS32 found) {
-  std::memset(mended->typed_data(), 0, 5 * sizeof(int32_t));
-  std::memset(found->typed_data(), 0xFF, 4 * sizeof(int32_t));
-  const bool taken = stay.typed_data()[0] == 0;
-  if (!taken && words.element_type() == ffi::F32) look<float>(old, words.untyped_data(), limit, newly, found->typed_data());
-  if (!taken && words.element_type() == ffi::F64) look<double>(old, words.untyped_data(), limit, newly, found->typed_data());
-  uint32_t* w = static_cast<uint32_t*>(words_out->untyped_data());
-  in_place((taken ? words : old).untyped_data(), w, old.size_bytes());
-  in_place((taken ? parity : old_parity).typed_data(), parity_out->typed_data(), parity.size_bytes());
-  in_place((taken ? marks : old_marks).typed_data(), marks_out->typed_data(), marks.size_bytes());
-  in_place((taken ? guard : old_guard).typed_data(), guard_out->typed_data(), guard.size_bytes());
-  if (taken) return ffi::Error::Success();
-  const Layout lay(static_cast<int64_t>(old.size_bytes() / 4));
-  const SealArgs a{w, lay.n, parity_out->typed_data(), marks_out->typed_data(), guard_out->typed_data()};
+void mend(uint32_t* const made[4], int64_t n, int32_t* mended) {
+  const Layout lay(n);
+  const SealArgs a{made[0], lay.n, made[1], made[2], made[3]};
   Total<5> total;
   Pool::get().run(lay.G, grain_of(lay.G, lay.B == kBlock ? kLeastGroups : lay.G), [&](int64_t g0, int64_t g1) {
     int64_t part[5];
-    table().repair(w, a, g0, g1, part);
+    table().repair(made[0], a, g0, g1, part);
     total.add(part);
   });
-  total.store(mended->typed_data());
+  total.store(mended);
+}
+
+ffi::Error Settle(ffi::RemainingArgs args, ffi::RemainingRets rets, double limit, bool newly) {
+  const size_t count = (args.size() - 1) / 8;
+  if (args.size() != 1 + 8 * count || rets.size() != 4 * count + 2)
+    return ffi::Error::InvalidArgument("poise_settle: wrong number of arguments");
+  const bool taken = *static_cast<const int32_t*>(args.get<Buffer>(0)->untyped_data()) == 0;
+  auto result = [&](size_t i) { return static_cast<uint32_t*>((*rets.get<Buffer>(i))->untyped_data()); };
+  auto* mended = reinterpret_cast<int32_t*>(result(4 * count));
+  auto* found = reinterpret_cast<int32_t*>(result(4 * count + 1));
+  std::memset(mended, 0, sizeof(int32_t) * 5 * count);
+  std::memset(found, 0xFF, sizeof(int32_t) * 4 * count);
+  for (size_t k = 0; k < count; ++k) {
+    const auto old = args.get<Buffer>(1 + 8 * k), next = args.get<Buffer>(5 + 8 * k);
+    if (!taken) look(*old, next->untyped_data(), limit, newly, found + 4 * k, next->element_type());
+    uint32_t* made[4];
+    for (size_t i = 0; i < 4; ++i) {
+      const auto from = args.get<Buffer>((taken ? 5 : 1) + 8 * k + i);
+      made[i] = result(4 * k + i);
+      if (from->untyped_data() != made[i]) std::memcpy(made[i], from->untyped_data(), from->size_bytes());
+    }
+    if (!taken) mend(made, static_cast<int64_t>(old->size_bytes() / 4), mended + 5 * k);
+  }
   return ffi::Error::Success();
 }
 
-template <class T>
-int32_t count_newly(const Any& now, const Any& before, double limit) {
-  int32_t found[4] = {-1, -1, -1, -1};
-  look<T>(before, now.untyped_data(), limit, true, found);
-  return found[0] + found[1] + found[2] + 3;
-}
-
-ffi::Error CountNewly(S32 bad, Any now, Any before, double limit, OutS32 count) {
-  const bool wide = now.element_type() == ffi::F64;
-  if (!wide && now.element_type() != ffi::F32) return ffi::Error::InvalidArgument("poise_newly takes float32 or float64");
-  const auto counted = wide ? count_newly<double> : count_newly<float>;
-  count->typed_data()[0] = bad.typed_data()[0] == 0 ? 0 : counted(now, before, limit);
+ffi::Error CountNewly(ffi::RemainingArgs args, ffi::RemainingRets rets, double limit) {
+  const size_t count = (args.size() - 1) / 2;
+  if (args.size() != 1 + 2 * count || rets.size() != 1)
+    return ffi::Error::InvalidArgument("poise_newly: wrong number of arguments");
+  const auto* bad = static_cast<const int32_t*>(args.get<Buffer>(0)->untyped_data());
+  auto* out = static_cast<int32_t*>((*rets.get<Buffer>(0))->untyped_data());
+  for (size_t k = 0; k < count; ++k) {
+    const auto now = args.get<Buffer>(1 + 2 * k), before = args.get<Buffer>(2 + 2 * k);
+    const auto type = now->element_type();
+    if (type != ffi::F32 && type != ffi::F64) return ffi::Error::InvalidArgument("poise_newly takes float32 or float64");
+    int32_t found[4] = {-1, -1, -1, -1};
+    if (bad[k] != 0) look(*before, now->untyped_data(), limit, true, found, type);
+    out[k] = found[0] + found[1] + found[2] + 3;
+  }
   return ffi::Error::Success();
 }
 
 }  // namespace
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(poise_newly, CountNewly,
-                              ffi::Ffi::Bind().Arg<S32>().Arg<Any>().Arg<Any>().Attr<double>("limit").Ret<S32>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(poise_settle, Settle,
-                              ffi::Ffi::Bind().Arg<S32>().Arg<Any>().Arg<U32>().Arg<U32>().Arg<U32>().Arg<Any>().Arg<U32>()
-                                  .Arg<U32>().Arg<U32>().Attr<double>("limit").Attr<bool>("newly").Ret<Any>().Ret<U32>()
-                                  .Ret<U32>().Ret<U32>().Ret<S32>().Ret<S32>());
+                              ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<double>("limit").Attr<bool>("newly"));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(poise_newly, CountNewly, ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<double>("limit"));
 
 }  // namespace poise

@@ -1,4 +1,6 @@
 // jax.ffi shims of seal, check, repair and the sealed AdamW (CUDA).
+#include <vector>
+
 #include "adamw.cuh"
 #include "ffi_common.cuh"
 #include "seal.cuh"
@@ -7,31 +9,53 @@ namespace poise::cuda {
 namespace {
 
 using U32 = ffi::Buffer<ffi::U32>;
-using Any = ffi::AnyBuffer;
 using OutU32 = ffi::ResultBuffer<ffi::U32>;
 using OutS32 = ffi::ResultBuffer<ffi::S32>;
 
 // The words of a buffer of any type of 4 or 8 bytes: XLA would copy it to bitcast it.
-int64_t count(const Any& x) { return static_cast<int64_t>(x.size_bytes() / 4); }
-uint32_t* words_of(const Any& x) { return static_cast<uint32_t*>(x.untyped_data()); }
+int64_t words_in(const ffi::AnyBuffer& x) { return static_cast<int64_t>(x.size_bytes() / 4); }
+uint32_t* words_of(const ffi::AnyBuffer& x) { return static_cast<uint32_t*>(x.untyped_data()); }
 
-ffi::Error Seal(cudaStream_t stream, Any words, OutU32 parity, OutU32 marks, OutU32 guard) {
-  const SealArgs a{words_of(words), count(words), parity->typed_data(), marks->typed_data(),
-                   guard->typed_data(), nullptr, 0};
-  return outcome(launch_seal<Kind::kSeal>(stream, a, 0));
+// Several arrays at once: parity, marks and guard of each, then, when counting, how many words of each are loud.
+template <Kind K>
+ffi::Error seal_all(cudaStream_t stream, ffi::RemainingArgs& args, ffi::RemainingRets& rets, ffi::Span<const int64_t> limits) {
+  const size_t count = args.size();
+  constexpr bool kCounts = K == Kind::kCount;
+  if (rets.size() != 3 * count + kCounts || (kCounts && limits.size() != count))
+    return ffi::Error::InvalidArgument("poise_seal: wrong number of arguments");
+  auto result = [&](size_t i) { return words_of(**rets.get<ffi::AnyBuffer>(i)); };
+  auto* bad = kCounts ? reinterpret_cast<int32_t*>(result(3 * count)) : nullptr;
+  std::vector<SealArgs> arrays(count);
+  for (size_t k = 0; k < count; ++k) {
+    const auto x = args.get<ffi::AnyBuffer>(k);
+    arrays[k] = {words_of(*x), words_in(*x), result(3 * k), result(3 * k + 1), result(3 * k + 2), kCounts ? bad + k : nullptr,
+                 kCounts ? static_cast<uint32_t>(limits[k] << 1) : 0};
+  }
+  if (kCounts) {
+    const cudaError_t e = cudaMemsetAsync(bad, 0, sizeof(int32_t) * count, stream);
+    if (e != cudaSuccess) return outcome(e);
+  }
+  return outcome(launch_seals<K>(stream, arrays.data(), static_cast<int>(count)));
 }
 
-ffi::Error SealCounting(cudaStream_t stream, Any words, uint32_t limit_bits, OutU32 parity, OutU32 marks, OutU32 guard,
-                        OutS32 bad) {
-  const SealArgs a{words_of(words), count(words), parity->typed_data(), marks->typed_data(),
-                   guard->typed_data(), bad->typed_data(), limit_bits << 1};
-  return outcome(launch_seal<Kind::kCount>(stream, a, 1));
+ffi::Error Seal(cudaStream_t stream, ffi::RemainingArgs args, ffi::RemainingRets rets) {
+  return seal_all<Kind::kSeal>(stream, args, rets, {});
 }
 
-ffi::Error Check(cudaStream_t stream, Any words, U32 parity, U32 marks, U32 guard, OutS32 off) {
-  const SealArgs a{words_of(words), count(words), parity.typed_data(), marks.typed_data(),
-                   guard.typed_data(), off->typed_data(), 0};
-  return outcome(launch_seal<Kind::kCheck>(stream, a, 3));
+ffi::Error SealCounting(cudaStream_t stream, ffi::RemainingArgs args, ffi::RemainingRets rets, ffi::Span<const int64_t> limits) {
+  return seal_all<Kind::kCount>(stream, args, rets, limits);
+}
+
+// Of each array itself, parity, marks, guard; one total for all.
+ffi::Error Check(cudaStream_t stream, ffi::RemainingArgs args, OutS32 off) {
+  std::vector<SealArgs> arrays(args.size() / 4);
+  for (size_t k = 0; k < arrays.size(); ++k) {
+    auto at = [&](size_t i) { return words_of(*args.get<ffi::AnyBuffer>(4 * k + i)); };
+    arrays[k] = {at(0), words_in(*args.get<ffi::AnyBuffer>(4 * k)), at(1), at(2), at(3), off->typed_data(), 0};
+  }
+  const cudaError_t e = cudaMemsetAsync(off->typed_data(), 0, sizeof(int32_t) * 3, stream);
+  if (e != cudaSuccess) return outcome(e);
+  return outcome(launch_seals<Kind::kCheck>(stream, arrays.data(), static_cast<int>(arrays.size())));
 }
 
 ffi::Error Repair(cudaStream_t stream, U32 words, U32 parity, U32 marks, U32 guard, OutU32 words_out, OutU32 parity_out,
@@ -74,12 +98,10 @@ ffi::Error AdamW(cudaStream_t stream, ffi::RemainingArgs args, ffi::RemainingRet
 
 }  // namespace
 
-POISE_CUDA_HANDLER(poise_seal, Seal, ffi::Ffi::Bind().Ctx<Stream>().Arg<Any>().Ret<U32>().Ret<U32>().Ret<U32>());
+POISE_CUDA_HANDLER(poise_seal, Seal, ffi::Ffi::Bind().Ctx<Stream>().RemainingArgs().RemainingRets());
 POISE_CUDA_HANDLER(poise_seal_counting, SealCounting,
-                   ffi::Ffi::Bind().Ctx<Stream>().Arg<Any>().Attr<uint32_t>("limit_bits").Ret<U32>().Ret<U32>().Ret<U32>()
-                       .Ret<ffi::Buffer<ffi::S32>>());
-POISE_CUDA_HANDLER(poise_check, Check,
-                   ffi::Ffi::Bind().Ctx<Stream>().Arg<Any>().Arg<U32>().Arg<U32>().Arg<U32>().Ret<ffi::Buffer<ffi::S32>>());
+                   ffi::Ffi::Bind().Ctx<Stream>().RemainingArgs().RemainingRets().Attr<ffi::Span<const int64_t>>("limits"));
+POISE_CUDA_HANDLER(poise_check, Check, ffi::Ffi::Bind().Ctx<Stream>().RemainingArgs().Ret<ffi::Buffer<ffi::S32>>());
 POISE_CUDA_HANDLER(poise_repair, Repair,
                    ffi::Ffi::Bind().Ctx<Stream>().Arg<U32>().Arg<U32>().Arg<U32>().Arg<U32>().Ret<U32>().Ret<U32>().Ret<U32>()
                        .Ret<U32>().Ret<ffi::Buffer<ffi::S32>>());

@@ -132,10 +132,10 @@ __device__ __noinline__ void seal_small(const SealArgs& a, const Layout& lay) {
     if (lane < kRows) stored = mark_of(a.marks, lay, lane, 0);
     const Sums u = guard_of_lanes(stored, 0);
     const uint32_t off = __ballot_sync(kAll, lane < kRows && mine != stored);
-    if (lane == 0) {
-      a.count[0] = __popc(off & ((1u << kBanks) - 1));
-      a.count[1] = off >> kBanks & 1;
-      a.count[2] = u != Sums{a.guard[0], a.guard[1]};
+    if (lane == 0) {  // other arrays may count into the same place
+      atomicAdd(a.count, __popc(off & ((1u << kBanks) - 1)));
+      atomicAdd(a.count + 1, static_cast<int>(off >> kBanks & 1));
+      atomicAdd(a.count + 2, static_cast<int>(u != Sums{a.guard[0], a.guard[1]}));
     }
     return;
   }
@@ -146,25 +146,53 @@ __device__ __noinline__ void seal_small(const SealArgs& a, const Layout& lay) {
   if (K == Kind::kCount && lane == 0) a.count[0] = count;
 }
 
+constexpr int kMany = 40;  // arrays that one launch takes: their arguments fill most of the 4 KiB that a kernel may be given
+
+struct SealMany {
+  SealArgs array[kMany];
+  unsigned first[kMany + 1];  // the first block of each
+};
+
 template <Kind K>
-__global__ void __launch_bounds__(32 * kSealWarps) seal_kernel(const __grid_constant__ SealArgs a) {
+__global__ void __launch_bounds__(32 * kSealWarps) seal_kernel(const __grid_constant__ SealMany many) {
+  int k = 0;
+  while (blockIdx.x >= many.first[k + 1]) ++k;
+  const SealArgs& a = many.array[k];
   if (K == Kind::kRepair && a.when && *a.when == 0) return;
   const Layout lay(a.n);
-  const int64_t g = static_cast<int64_t>(blockIdx.x) * kSealWarps + threadIdx.x / 32;
+  const int64_t g = static_cast<int64_t>(blockIdx.x - many.first[k]) * kSealWarps + threadIdx.x / 32;
   if (g >= lay.G) return;
   if (lay.B == kBlock) seal_group<K>(a, lay, g);
   else seal_small<K>(a, lay);
 }
 
+// Several arrays, in as few launches as they fit into; what they count is set to zero by the caller.
+template <Kind K>
+cudaError_t launch_seals(cudaStream_t stream, const SealArgs* arrays, int count) {
+  for (int done = 0; done < count;) {
+    SealMany many{};
+    unsigned blocks = 0;
+    int k = 0;
+    for (; k < kMany && done < count; ++k, ++done) {
+      many.array[k] = arrays[done];
+      many.first[k] = blocks;
+      blocks += static_cast<unsigned>((Layout(arrays[done].n).G + kSealWarps - 1) / kSealWarps);
+    }
+    for (; k <= kMany; ++k) many.first[k] = blocks;
+    if (blocks) seal_kernel<K><<<blocks, 32 * kSealWarps, 0, stream>>>(many);
+    const cudaError_t e = cudaGetLastError();
+    if (e != cudaSuccess) return e;
+  }
+  return cudaSuccess;
+}
+
 template <Kind K>
 cudaError_t launch_seal(cudaStream_t stream, const SealArgs& a, int counts) {
-  const Layout lay(a.n);
   if (counts) {
     const cudaError_t e = cudaMemsetAsync(a.count, 0, sizeof(int32_t) * counts, stream);
     if (e != cudaSuccess) return e;
   }
-  if (lay.G) seal_kernel<K><<<static_cast<unsigned>((lay.G + kSealWarps - 1) / kSealWarps), 32 * kSealWarps, 0, stream>>>(a);
-  return cudaGetLastError();
+  return launch_seals<K>(stream, &a, 1);
 }
 
 }  // namespace poise::cuda

@@ -1,10 +1,12 @@
 // What is said of a next state that is not taken: which values of it are bad, and whether they are bad only now.
 #pragma once
+#include <cfloat>
+
 #include "gate.h"
 
 namespace poise {
 
-enum class Scalar { kNone, kFloat32, kFloat64 };  // what the words are, for the count; nothing is counted for kNone
+enum class Scalar : int { kNone, kFloat32, kFloat64 };  // what the words are, for the count; nothing is counted for kNone
 
 template <class T>
 struct Newly {
@@ -19,5 +21,12 @@ struct Newly {
     return magnitude2(now) > magnitude2(limit) ? 2 : -1;
   }
 };
+
+// `limit` as far as T reaches.
+template <class T>
+POISE_HD Newly<T> newly_of(double limit, bool only) {
+  constexpr double most = sizeof(T) == sizeof(float) ? FLT_MAX : DBL_MAX;
+  return {static_cast<T>(limit < most ? limit : most), only};
+}
 
 }  // namespace poise

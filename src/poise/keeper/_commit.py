@@ -14,8 +14,8 @@ from ..seal._shard import repair_shard, seal_shard
 from ._code import Code
 from ._form import Form, Kept
 from ._fused import move, triples
-from ._judge import state_health
-from ._settle import JOINED, settle, settles
+from ._judge import SMALL, state_health
+from ._settle import settle, settles
 from ._workload import Traits, Workload
 
 Chosen = tuple[Any, Any, Array, Array]
@@ -57,7 +57,7 @@ def updated(form: Form, workload: Workload, mesh: jax.sharding.Mesh) -> Choose:
     rest = form.plan.part(others)
     mine = [i for unit in rest.units for i in unit.leaves]
     # On a GPU the host waits for a conditional; what is small is computed both ways.
-    small = mesh.devices.flat[0].platform != "cpu" and sum(unit.words for unit in rest.units) <= JOINED
+    small = mesh.devices.flat[0].platform != "cpu" and sum(unit.words for unit in rest.units) <= SMALL
 
     def choose(kept: Kept, proposal: Any, code: Array) -> Chosen:
         leaves, seals, moved = move(form, chosen, workload, kept, proposal, code == Code.GO)

@@ -13,9 +13,13 @@ from .. import kernels
 from ..gate import Gate
 from ..kernels import limit_bits
 from ..kernels.ref import Check, Seal
-from ..seal._shard import seal_counting, seal_unit
+from ..seal._plan import Unit
+from ..seal._shard import seal_counting_shard
 from ._form import Form
 from ._workload import Traits
+
+SMALL = 1 << 18
+"""Words of small leaves that may be looked at twice in every step: 1 MiB."""
 
 
 def slot_number(form: Form) -> Array:
@@ -37,18 +41,27 @@ def seal_next(
     form: Form, traits: Traits, old: tuple[Array, ...], new: tuple[Array, ...]
 ) -> tuple[tuple[Seal, ...], Array]:
     """Seals of the next state, and how many of its values are bad, in one read where the dtype allows."""
-    seals, total = [], jnp.int32(0)
-    for unit, x in zip(form.plan.units, form.plan.read(new), strict=True):
-        if form.plan.single(unit):
-            seal, bad = seal_counting(unit, x, bound_bits(traits.limit))
-        else:
-            seal = seal_unit(unit, x)
-            bad = sum((count_bad(new[i], None, traits.limit) for i in unit.leaves), jnp.int32(0))
+    seals, counts = seal_counting_shard(form.plan, new, bound_bits(traits.limit))
+    alone = [i for i, unit in enumerate(form.plan.units) if form.plan.single(unit)]
+    rest = [unit for i, unit in enumerate(form.plan.units) if i not in alone]
+    total = jnp.int32(0)
+    if alone:
+        bad = jnp.stack([counts[i] for i in alone])
         if traits.newly:
-            bad = newly_bad(bad, [(new[i], old[i]) for i in unit.leaves], traits.limit)
-        seals.append(seal)
-        total = total + bad
+            leaves = [form.plan.units[i].leaves[0] for i in alone]
+            bad = kernels.newly_bad_all(bad, [new[i] for i in leaves], [old[i] for i in leaves], traits.limit)
+        total = total + bad.sum(dtype=jnp.int32)
+    for unit in rest:
+        total = total + _bad_of(traits, unit, old, new)
     return tuple(seals), total
+
+
+def _bad_of(traits: Traits, unit: Unit, old: tuple[Array, ...], new: tuple[Array, ...]) -> Array:
+    """How many values of a unit are bad, of any dtypes; the old values of a large one are read only where some are."""
+    if traits.newly and unit.words <= SMALL:
+        return sum((count_bad(new[i], old[i], traits.limit) for i in unit.leaves), jnp.int32(0))
+    bad = sum((count_bad(new[i], None, traits.limit) for i in unit.leaves), jnp.int32(0))
+    return newly_bad(bad, [(new[i], old[i]) for i in unit.leaves], traits.limit) if traits.newly else bad
 
 
 class Given(NamedTuple):
@@ -79,8 +92,10 @@ def given_next(
 def newly_bad(bad: Array, pairs: list[tuple[Array, Array]], limit: float | None) -> Array:
     """How many values are bad now and were not before, over pairs of new and old leaves. The old values are read again
     only where something is bad at all."""
-    if all(new.size and new.dtype in (jnp.float32, jnp.float64) for new, _ in pairs):
-        return sum((kernels.newly_bad(bad, new, old, limit) for new, old in pairs), jnp.int32(0))
+    new, old = ([pair[i] for pair in pairs] for i in (0, 1))
+    if pairs and all(x.size and x.dtype in (jnp.float32, jnp.float64) for x in new):
+        each = jnp.broadcast_to(bad, (len(pairs),))
+        return kernels.newly_bad_all(each, new, old, limit).sum(dtype=jnp.int32)
 
     def look(pairs: list[tuple[Array, Array]]) -> Array:
         return sum((count_bad(new, old, limit) for new, old in pairs), jnp.int32(0))

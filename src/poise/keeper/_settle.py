@@ -16,15 +16,13 @@ from ..kernels.ref import Seal
 from ..seal._plan import Plan, Unit
 from ..seal._words import plain
 from ._form import Form, Kept
+from ._judge import SMALL
 from ._workload import Traits
-
-JOINED = 1 << 18
-"""Words of small leaves that may be copied and looked at in every step: 1 MiB."""
 
 
 def settles(form: Form, mesh: jax.sharding.Mesh) -> bool:
-    """Whether every unit is such that `kernels.settle` takes it: with parity, and either one leaf as it lies or small
-    leaves that are joined."""
+    """Whether every unit is such that `kernels.settle_all` takes it: with parity, and either one leaf as it lies or
+    small leaves that are joined."""
     platform = "cpu" if mesh.devices.flat[0].platform == "cpu" else "cuda"
     plan = form.plan
     fit = all(unit.parity and unit.words and (_alone(plan, unit) or _joins(plan, unit)) for unit in plan.units)
@@ -37,7 +35,7 @@ def _alone(plan: Plan, unit: Unit) -> bool:
 
 def _joins(plan: Plan, unit: Unit) -> bool:
     real = [plan.leaves[i].dtype for i in unit.leaves if jnp.issubdtype(plan.leaves[i].dtype, jnp.inexact)]
-    return unit.words <= JOINED and all(jnp.issubdtype(d, jnp.floating) and d.itemsize <= 4 for d in real)
+    return unit.words <= SMALL and all(jnp.issubdtype(d, jnp.floating) and d.itemsize <= 4 for d in real)
 
 
 def settle(
@@ -46,12 +44,11 @@ def settle(
     """The next leaves and seals as they are, or where `stay` the kept ones mended; a row of `Mended` for each unit, and
     a gate row of what was bad in a next state that was not taken."""
     plan = form.plan
-    read = zip(plan.units, plan.read(kept.leaves), kept.seals, plan.read(leaves), seals, strict=True)
-    out, made, rows, seen = list(leaves), [], [], []
-    for unit, old, old_seal, new, new_seal in read:
-        done = kernels.settle(stay, old, old_seal, new, new_seal, limit=traits.limit, newly=traits.newly)
-        made.append(done.seal)
-        rows.append(jnp.stack(done.mended))
+    all_done = kernels.settle_all(
+        stay, plan.read(kept.leaves), kept.seals, plan.read(leaves), seals, limit=traits.limit, newly=traits.newly
+    )
+    out, seen = list(leaves), []
+    for unit, done in zip(plan.units, all_done, strict=True):
         if _alone(plan, unit):
             number = unit.leaves[0]
             out[number] = done.array
@@ -62,7 +59,8 @@ def settle(
             out = plan.part([plan.units.index(unit)]).arrays([done.array], out)
             joined = _joined_row(plan, unit, traits, kept.leaves, leaves)
             seen.append(jnp.where(stay, joined, jnp.array([0, 0, 0, 0, -1, -1], jnp.int32)))
-    return out, made, jnp.stack(rows), _first_of(jnp.stack(seen))
+    rows = jnp.stack([jnp.stack(done.mended) for done in all_done])
+    return out, [done.seal for done in all_done], rows, _first_of(jnp.stack(seen))
 
 
 def _joined_row(

@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 from ..devices import Placement
 from ..kernels.ref import Check, Seal
-from ..seal._shard import check_shard, heal_shard, seal_shard, total
+from ..seal._shard import check_total, heal_shard, seal_shard
 from ._code import Code
 from ._commit import replaced, updated
 from ._feed import Feed
@@ -210,7 +210,7 @@ class Builder:
             """Seals of the next state, how many of its values are bad, and the check of the old one."""
             if given is not None:
                 return given_next(form, traits, kept.leaves, next_leaves, given)
-            seen = total(check_shard(watched, kept.leaves, [kept.seals[i] for i in now]))
+            seen = check_total(watched, kept.leaves, [kept.seals[i] for i in now])
             if not in_place:
                 return *seal_next(form, traits, kept.leaves, next_leaves), seen
             return (), sum(map(counted, next_leaves), jnp.int32(0)), seen

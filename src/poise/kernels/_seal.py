@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Sequence
 
 import jax.numpy as jnp
 import numpy as np
@@ -30,10 +30,19 @@ def _specs(lay: Layout) -> list[Spec]:
 
 def seal(x: Array) -> Seal:
     """Marks, parity and guard of the words of `x`, in one read; `x` may be any array with items of 4 or 8 bytes."""
-    lay = _layout(x)
-    if lay.n == 0:
-        return ref.seal(as_words(x))
-    return Seal(*call("poise_seal", lambda y: ref.seal(as_words(y)), [x], _specs(lay)))
+    return seal_all([x])[0]
+
+
+def seal_all(xs: Sequence[Array]) -> list[Seal]:
+    """`seal` of each of several arrays, in one call: a call each costs a GPU's host more than a small array's bytes."""
+    some = [x for x in xs if x.size]
+
+    def twin(*some: Array) -> list[Array]:
+        return [part for x in some for part in ref.seal(as_words(x))]
+
+    specs = [spec for x in some for spec in _specs(_layout(x))]
+    made = iter(call("poise_seal", twin, some, specs) if some else ())
+    return [Seal(next(made), next(made), next(made)) if x.size else ref.seal(as_words(x)) for x in xs]
 
 
 def limit_bits(limit: float) -> int:
@@ -41,35 +50,57 @@ def limit_bits(limit: float) -> int:
     return int(np.float32(limit).view(np.uint32))
 
 
-def _counting_twin(x: Array, bits: int) -> list[Array]:
-    words = as_words(x)
-    blocks = ref.banks(words)
-    marks, bad = ref.block_marks_counting(blocks, (blocks << jnp.uint32(1)) >= jnp.uint32((bits << 1) & 0xFFFFFFFF))
-    return [*ref.finish(words, marks), bad.reshape(1)]
-
-
 def seal_counting(x: Array, bits: int) -> tuple[Seal, Int32[Array, ""]]:
     """`seal` of float32 values (or their words); in the same read, how many are NaN, infinite or at least the limit.
 
     `bits` are the limit's bits (`limit_bits(1e6)`).
     """
-    lay = _layout(x)
-    if lay.n == 0:
-        return ref.seal(as_words(x)), jnp.int32(0)
-    twin = partial(_counting_twin, bits=bits)
-    *kept, bad = call("poise_seal_counting", twin, [x], [*_specs(lay), ((1,), jnp.int32)], limit_bits=np.uint32(bits))
-    return Seal(*kept), bad[0]
+    (kept,), bad = seal_counting_all([x], [bits])
+    return kept, bad[0]
+
+
+def seal_counting_all(xs: Sequence[Array], bits: Sequence[int]) -> tuple[list[Seal], Int32[Array, " n"]]:
+    """`seal_counting` of each of several arrays, in one call. What is not float32 has a count without meaning."""
+    some = [(x, b) for x, b in zip(xs, bits, strict=True) if x.size]
+    if not some:
+        return seal_all(xs), jnp.zeros(len(xs), jnp.int32)
+
+    def twin(*arrays: Array) -> list[Array]:
+        parts, counts = [], []
+        for x, (_, b) in zip(arrays, some, strict=True):
+            blocks = ref.banks(as_words(x))
+            marks, bad = ref.block_marks_counting(
+                blocks, (blocks << jnp.uint32(1)) >= jnp.uint32((b << 1) & 0xFFFFFFFF)
+            )
+            parts += ref.finish(as_words(x), marks)
+            counts.append(bad.astype(jnp.int32))
+        return [*parts, jnp.stack(counts)]
+
+    arrays, limits = [x for x, _ in some], np.array([b for _, b in some], np.int64)
+    specs: list[Spec] = [*(spec for x in arrays for spec in _specs(_layout(x))), ((len(some),), jnp.int32)]
+    *parts, found = call("poise_seal_counting", twin, arrays, specs, limits=limits)
+    made, counts = iter(parts), iter(found)
+    kept = [Seal(next(made), next(made), next(made)) if x.size else ref.seal(as_words(x)) for x in xs]
+    return kept, jnp.stack([next(counts) if x.size else jnp.int32(0) for x in xs])
 
 
 def check(x: Array, kept: Seal) -> Check:
     """How many blocks of data, parity and guard do not match their sums; reads each of them once."""
-    if x.size == 0:
-        return ref.check(as_words(x), kept)
+    return check_all([x], [kept])
 
-    def twin(w: Array, *s: Array) -> list[Array]:
-        return [jnp.stack(ref.check(as_words(w), Seal(*s)))]
 
-    (off,) = call("poise_check", twin, [x, *kept], [((3,), jnp.int32)])
+def check_all(xs: Sequence[Array], seals: Sequence[Seal]) -> Check:
+    """The sums of `check` over several arrays, in one call."""
+    args = [part for x, kept in zip(xs, seals, strict=True) if x.size for part in (x, *kept)]
+    if not args:
+        zero = jnp.int32(0)
+        return Check(zero, zero, zero)
+
+    def twin(*args: Array) -> list[Array]:
+        each = [ref.check(as_words(args[i]), Seal(*args[i + 1 : i + 4])) for i in range(0, len(args), 4)]
+        return [sum((jnp.stack(c) for c in each[1:]), jnp.stack(each[0]))]
+
+    (off,) = call("poise_check", twin, args, [((3,), jnp.int32)])
     return Check(off[0], off[1], off[2])
 
 
@@ -90,4 +121,6 @@ def repair(words: UInt32[Array, " n"], kept: Seal) -> tuple[UInt32[Array, " n"],
     return data, Seal(parity, marks, guard), Mended(*(mended[i] for i in range(5)))
 
 
-__all__ = ["as_words", "check", "limit_bits", "repair", "seal", "seal_counting"]
+__all__ = [
+    "as_words", "check", "check_all", "limit_bits", "repair", "seal", "seal_all", "seal_counting", "seal_counting_all",
+]  # fmt: skip

@@ -6,16 +6,20 @@ kernels read it themselves and return at once in the common case.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jaxtyping import Bool, Int32
 
-from ._call import Spec, call
+from ._call import call
 from ._seal import as_words, repair
 from .layout import Layout
 from .ref import Mended, Seal
+
+DOUBLE = float(np.finfo(np.float64).max)
 
 
 class Settled(NamedTuple):
@@ -28,26 +32,32 @@ class Settled(NamedTuple):
     found: Int32[Array, " 4"]
 
 
-def settle(
-    stay: Bool[Array, ""], old: Array, kept: Seal, new: Array, made: Seal, *, limit: float | None, newly: bool
-) -> Settled:
-    """`new` and its seal as they are, or where `stay`, `old` and its seal mended by the rules of `ref.repair`.
+def settle_all(
+    stay: Bool[Array, ""],
+    old: Sequence[Array],
+    kept: Sequence[Seal],
+    new: Sequence[Array],
+    made: Sequence[Seal],
+    *,
+    limit: float | None,
+    newly: bool,
+) -> list[Settled]:
+    """For each of several arrays, `new` and its seal as they are, or where `stay`, `old` and its seal mended by the
+    rules of `ref.repair`.
 
-    `old` and `new` have one shape and a dtype of 4 or 8 bytes. In place of `new`, which is not copied. In float32 and
-    float64 a value is bad that is no number, infinite, or above `limit` in magnitude (None: finite is good); with
-    `newly`, only if it was good in `old`.
+    `old` and `new` have one shape and a dtype of 4 or 8 bytes, and are not empty. In place of `new`, which is not
+    copied. In float32 and float64 a value is bad that is no number, infinite, or above `limit` in magnitude (None:
+    finite is good); with `newly`, only if it was good in `old`.
     """
-    lay = Layout(new.size * new.dtype.itemsize // 4)
-    most = _most(new.dtype, limit)
 
-    def twin(stay: Array, old: Array, *rest: Array) -> list[Array]:
+    def one(stay: Array, old: Array, *rest: Array) -> list[Array]:
         kept, new, made = Seal(*rest[:3]), rest[3], Seal(*rest[4:])
 
         def put_back(carry: Any) -> Any:
             words, seal, mended = repair(as_words(old), kept)
             flat = words.reshape(-1, 2) if new.dtype.itemsize == 8 else words
             array = lax.bitcast_convert_type(flat, new.dtype).reshape(new.shape)
-            return jnp.bool_(False), array, seal, jnp.stack(mended), _found(carry[1], old, most, newly)
+            return jnp.bool_(False), array, seal, jnp.stack(mended), _found(carry[1], old, limit, newly)
 
         nothing = jnp.array([-1, -1, -1, -1], jnp.int32)
         # A loop of no turns hands on what it began with; a conditional would copy it.
@@ -55,43 +65,60 @@ def settle(
         _, array, seal, mended, found = lax.while_loop(lambda carry: carry[0], put_back, start)
         return [array, *seal, mended, found]
 
-    like: Spec = (new.shape, new.dtype)
-    seals: list[Spec] = [((lay.L,), jnp.uint32), (lay.marks_shape, jnp.uint32), ((lay.G, 2), jnp.uint32)]
-    results: list[Spec] = [like, *seals, ((5,), jnp.int32), ((4,), jnp.int32)]
-    args = [stay.astype(jnp.int32).reshape(1), old, *kept, new, *made]
-    array, parity, marks, guard, mended, found = call(
-        "poise_settle", twin, args, results, aliases={5: 0, 6: 1, 7: 2, 8: 3}, limit=most, newly=newly
-    )
-    return Settled(
-        array, Seal(parity, marks, guard), Mended(*(mended[i] for i in range(5))), found + jnp.array([1, 1, 1, 0])
-    )
+    def twin(stay: Array, *args: Array) -> list[Array]:
+        each = [one(stay, *args[i : i + 8]) for i in range(0, len(args), 8)]
+        return [
+            *(part for x in each for part in x[:4]),
+            jnp.stack([x[4] for x in each]),
+            jnp.stack([x[5] for x in each]),
+        ]
+
+    args, results = [stay.astype(jnp.int32).reshape(1)], []
+    for before, seal, after, its in zip(old, kept, new, made, strict=True):
+        lay = Layout(after.size * after.dtype.itemsize // 4)
+        args += [before, *seal, after, *its]
+        results += [
+            (after.shape, after.dtype),
+            ((lay.L,), jnp.uint32),
+            (lay.marks_shape, jnp.uint32),
+            ((lay.G, 2), jnp.uint32),
+        ]
+    n = len(results) // 4
+    results += [((n, 5), jnp.int32), ((n, 4), jnp.int32)]
+    aliases = {5 + 8 * k + i: 4 * k + i for k in range(n) for i in range(4)}
+    most = DOUBLE if limit is None else limit
+    *parts, mended, found = call("poise_settle", twin, args, results, aliases=aliases, limit=most, newly=newly)
+    found = found + jnp.array([1, 1, 1, 0])
+    return [
+        Settled(parts[4 * k], Seal(*parts[4 * k + 1 : 4 * k + 4]), Mended(*(mended[k, i] for i in range(5))), found[k])
+        for k in range(n)
+    ]
 
 
-def newly_bad(bad: Int32[Array, ""], new: Array, old: Array, limit: float | None) -> Int32[Array, ""]:
-    """How many float32 or float64 values are bad in `new` and good in `old`; 0 without a look where `bad` is 0."""
-    most = _most(new.dtype, limit)
+def newly_bad_all(
+    bad: Int32[Array, " n"], new: Sequence[Array], old: Sequence[Array], limit: float | None
+) -> Int32[Array, " n"]:
+    """How many values of each float32 or float64 array are bad in `new` and good in `old`; 0 without a look where `bad`
+    is 0."""
 
-    def twin(bad: Array, new: Array, old: Array) -> list[Array]:
+    def twin(bad: Array, *args: Array) -> list[Array]:
         def look(pair: tuple[Array, Array]) -> Array:
-            return (_found(*pair, most, True)[:3] + 1).sum(dtype=jnp.int32)
+            return (_found(*pair, limit, True)[:3] + 1).sum(dtype=jnp.int32)
 
-        return [lax.cond(bad[0] > 0, look, lambda _: jnp.int32(0), (new, old)).reshape(1)]
+        pairs = [(args[i], args[i + 1]) for i in range(0, len(args), 2)]
+        return [jnp.stack([lax.cond(bad[k] > 0, look, lambda _: jnp.int32(0), p) for k, p in enumerate(pairs)])]
 
-    (count,) = call("poise_newly", twin, [bad.reshape(1), new, old], [((1,), jnp.int32)], limit=most)
-    return count[0]
-
-
-def _most(dtype: Any, limit: float | None) -> float:
-    if not jnp.issubdtype(dtype, jnp.floating):
-        return 0.0
-    most = float(jnp.finfo(dtype).max)
-    return most if limit is None else min(limit, most)
+    args = [bad, *(x for pair in zip(new, old, strict=True) for x in pair)]
+    most = DOUBLE if limit is None else limit
+    return call("poise_newly", twin, args, [((len(new),), jnp.int32)], limit=most)[0]
 
 
-def _found(new: Array, old: Array, most: float, newly: bool) -> Int32[Array, " 4"]:
+def _found(new: Array, old: Array, limit: float | None, newly: bool) -> Int32[Array, " 4"]:
     """As the kernels write it: counts less one, and the first index."""
     if not jnp.issubdtype(new.dtype, jnp.floating):
         return jnp.array([-1, -1, -1, -1], jnp.int32)
+    largest = float(jnp.finfo(new.dtype).max)
+    most = largest if limit is None else min(limit, largest)
     nan, inf = jnp.isnan(new), jnp.isinf(new)
     each = [nan, inf, (jnp.abs(new) > jnp.asarray(most, new.dtype)) & ~inf]
     if newly:
@@ -101,4 +128,4 @@ def _found(new: Array, old: Array, most: float, newly: bool) -> Int32[Array, " 4
     return jnp.stack([*(x.sum() - 1 for x in each), first]).astype(jnp.int32)
 
 
-__all__ = ["Settled", "newly_bad", "settle"]
+__all__ = ["Settled", "newly_bad_all", "settle_all"]

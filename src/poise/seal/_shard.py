@@ -34,12 +34,6 @@ def seal_unit(unit: Unit, x: Array) -> Seal:
     return kernels.seal(x) if unit.parity else _marks_only(_data_marks(x))
 
 
-def seal_counting(unit: Unit, x: Array, bound: int) -> tuple[Seal, Int32[Array, ""]]:
-    """The seal of float32 values, and in the same read how many have magnitude bits of at least `bound`."""
-    seal, count = kernels.seal_counting(x, bound)
-    return (seal if unit.parity else _marks_only(seal.marks[:BANKS])), count
-
-
 def check_unit(unit: Unit, x: Array, kept: Seal) -> Check:
     """How many blocks do not match."""
     if unit.parity:
@@ -99,13 +93,35 @@ def heal_unit(unit: Unit, words: Words, kept: Seal, me: Int32[Array, ""], n: int
 
 
 def seal_shard(plan: Plan, arrays: Sequence[Array]) -> list[Seal]:
-    """Seals of all units of a shard."""
-    return [seal_unit(u, x) for u, x in zip(plan.units, plan.read(arrays), strict=True)]
+    """Seals of all units of a shard; by the compiled kernels in one call."""
+    read = plan.read(arrays)
+    if not kernels.platforms():
+        return [seal_unit(u, x) for u, x in zip(plan.units, read, strict=True)]
+    return [_own(u, seal) for u, seal in zip(plan.units, kernels.seal_all(read), strict=True)]
+
+
+def seal_counting_shard(plan: Plan, arrays: Sequence[Array], bound: int) -> tuple[list[Seal], Int32[Array, " units"]]:
+    """`seal_shard`, and in the same read of each unit that is one float32 leaf, how many of its values have magnitude
+    bits of at least `bound` (elsewhere the count means nothing)."""
+    seals, counts = kernels.seal_counting_all(plan.read(arrays), [bound] * len(plan.units))
+    return [_own(u, seal) for u, seal in zip(plan.units, seals, strict=True)], counts
+
+
+def _own(unit: Unit, seal: Seal) -> Seal:
+    return seal if unit.parity else _marks_only(seal.marks[:BANKS])
 
 
 def check_shard(plan: Plan, arrays: Sequence[Array], seals: Sequence[Seal]) -> list[Check]:
     """Blocks that do not match, unit by unit."""
     return [check_unit(u, x, s) for u, x, s in zip(plan.units, plan.read(arrays), seals, strict=True)]
+
+
+def check_total(plan: Plan, arrays: Sequence[Array], seals: Sequence[Seal]) -> Check:
+    """Blocks that do not match, all units together; by the compiled kernels in one call for those with parity."""
+    each = list(zip(plan.units, plan.read(arrays), seals, strict=True))
+    own = [(x, seal) for unit, x, seal in each if unit.parity]
+    rest = [check_unit(unit, x, seal) for unit, x, seal in each if not unit.parity]
+    return total([kernels.check_all([x for x, _ in own], [seal for _, seal in own]), *rest])
 
 
 def total(each: Sequence[Check]) -> Check:
