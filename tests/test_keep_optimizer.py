@@ -17,6 +17,7 @@ from poise.events import Mended, Noticed
 from poise.faults import ScriptedFault
 from poise.faults._strike import strike_memory
 from poise.keeper._fused import triples
+from poise.keeper._judge import count_rarely
 
 N = 96
 STEPS = 12
@@ -183,3 +184,12 @@ def test_narrow_parameters_have_a_wide_master_copy() -> None:
 def test_what_cannot_be_is_refused(call: Any, says: str) -> None:
     with pytest.raises(BadInput, match=says):
         call(optim.adamw(1e-3))
+
+
+@pytest.mark.parametrize("n", [10, 1 << 14, 1 << 20])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_bad_gradient_is_counted_at_any_size_and_place(n: int, bad: float) -> None:
+    count = jax.jit(count_rarely)
+    assert int(count(jnp.full(n, 1e38))) == 0
+    for at in (0, n // 3, n - 1):
+        assert int(count(jnp.ones(n).at[at].set(bad))) == 1

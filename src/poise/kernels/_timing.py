@@ -108,5 +108,7 @@ def row(name: str, shape: Sequence[int], ours: float, peer: str, peer_s: float, 
 def agree(ours: Array, theirs: Array, what: str, tolerance: float) -> None:
     """Raise `AssertionError` if two results differ by more than `tolerance` of the largest value."""
     worst = float(jnp.abs(ours - theirs).max() / (jnp.abs(theirs).max() + 1e-30))
+    if not bool(jnp.isfinite(ours).all()):  # said apart: XLA's maximum on a CPU may lose a NaN
+        raise AssertionError(f"{what}: not finite everywhere")
     if not worst <= tolerance:
         raise AssertionError(f"{what}: differs from its peer by {worst:.1e}, more than {tolerance:.0e}")
