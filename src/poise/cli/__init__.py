@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from ..errors import need
+from ..memory import retain_freed
 
 
 def main(tokens: Sequence[str] | None = None) -> None:
@@ -19,4 +20,6 @@ def main(tokens: Sequence[str] | None = None) -> None:
     del cyclopts, rich
     from ._app import run_command
 
+    if tokens is None:  # this process is the command's own
+        retain_freed()
     sys.exit(run_command(sys.argv[1:] if tokens is None else list(tokens)))

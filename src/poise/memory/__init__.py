@@ -1,4 +1,5 @@
-"""Records where they lie: layouts, leases of foreign memory, and live streams of frames in shared memory."""
+"""Records where they lie: layouts, leases of foreign memory, and live streams of frames in shared memory; and what the
+process does with memory that it frees."""
 
 from ._channel import Channel as Channel
 from ._cuda import ipc_handle as ipc_handle
@@ -15,6 +16,7 @@ from ._protocol import Geometry as Geometry
 from ._publisher import Publisher as Publisher
 from ._recording import Recording as Recording
 from ._recording import save_frames as save_frames
+from ._retain import retain_freed as retain_freed
 from ._sharded import ShardedLease as ShardedLease
 from ._subscriber import Frame as Frame
 from ._subscriber import Notice as Notice
