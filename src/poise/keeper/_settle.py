@@ -44,23 +44,25 @@ def settle(
     """The next leaves and seals as they are, or where `stay` the kept ones mended; a row of `Mended` for each unit, and
     a gate row of what was bad in a next state that was not taken."""
     plan = form.plan
-    all_done = kernels.settle_all(
+    done = kernels.settle_all(
         stay, plan.read(kept.leaves), kept.seals, plan.read(leaves), seals, limit=traits.limit, newly=traits.newly
     )
-    out, seen = list(leaves), []
-    for unit, done in zip(plan.units, all_done, strict=True):
+    out = list(leaves)
+    for i, unit in enumerate(plan.units):
         if _alone(plan, unit):
-            number = unit.leaves[0]
-            out[number] = done.array
-            first = done.found[3]
-            leaf = jnp.where(first >= 0, number, -1)
-            seen.append(jnp.stack((*done.found[:3], jnp.int32(0), leaf, first)))
+            out[unit.leaves[0]] = done.arrays[i]
         else:
-            out = plan.part([plan.units.index(unit)]).arrays([done.array], out)
+            out = plan.part([i]).arrays([done.arrays[i]], out)
+    first = done.found[:, 3:]
+    numbers = jnp.array([[unit.leaves[0]] for unit in plan.units], jnp.int32)
+    rows = jnp.concatenate(
+        (done.found[:, :3], jnp.zeros_like(first), jnp.where(first >= 0, numbers, -1), first), axis=1
+    )
+    for i, unit in enumerate(plan.units):
+        if not _alone(plan, unit):
             joined = _joined_row(plan, unit, traits, kept.leaves, leaves)
-            seen.append(jnp.where(stay, joined, jnp.array([0, 0, 0, 0, -1, -1], jnp.int32)))
-    rows = jnp.stack([jnp.stack(done.mended) for done in all_done])
-    return out, [done.seal for done in all_done], rows, _first_of(jnp.stack(seen))
+            rows = rows.at[i].set(jnp.where(stay, joined, jnp.array([0, 0, 0, 0, -1, -1], jnp.int32)))
+    return out, done.seals, done.mended, _first_of(rows)
 
 
 def _joined_row(

@@ -17,19 +17,20 @@ from jaxtyping import Bool, Int32
 from ._call import call
 from ._seal import as_words, repair
 from .layout import Layout
-from .ref import Mended, Seal
+from .ref import Seal
 
 DOUBLE = float(np.finfo(np.float64).max)
 
 
 class Settled(NamedTuple):
-    """What a step leaves of one array: the array, its seal, what was mended of the old one, and what was bad in the
-    next one, if that was not taken: numbers of NaN, Inf and overflows, and the first flat index or -1."""
+    """What a step leaves of several arrays: the arrays, their seals, for each a row of `Mended` (of the old one) and of
+    what was bad in the next one, if that was not taken: numbers of NaN, Inf and overflows, and the first flat index or
+    -1."""
 
-    array: Array
-    seal: Seal
-    mended: Mended
-    found: Int32[Array, " 4"]
+    arrays: list[Array]
+    seals: list[Seal]
+    mended: Int32[Array, "n 5"]
+    found: Int32[Array, "n 4"]
 
 
 def settle_all(
@@ -41,7 +42,7 @@ def settle_all(
     *,
     limit: float | None,
     newly: bool,
-) -> list[Settled]:
+) -> Settled:
     """For each of several arrays, `new` and its seal as they are, or where `stay`, `old` and its seal mended by the
     rules of `ref.repair`.
 
@@ -88,11 +89,8 @@ def settle_all(
     aliases = {5 + 8 * k + i: 4 * k + i for k in range(n) for i in range(4)}
     most = DOUBLE if limit is None else limit
     *parts, mended, found = call("poise_settle", twin, args, results, aliases=aliases, limit=most, newly=newly)
-    found = found + jnp.array([1, 1, 1, 0])
-    return [
-        Settled(parts[4 * k], Seal(*parts[4 * k + 1 : 4 * k + 4]), Mended(*(mended[k, i] for i in range(5))), found[k])
-        for k in range(n)
-    ]
+    seals = [Seal(*parts[4 * k + 1 : 4 * k + 4]) for k in range(n)]
+    return Settled(parts[::4], seals, mended, found + jnp.array([1, 1, 1, 0], jnp.int32))
 
 
 def newly_bad_all(
