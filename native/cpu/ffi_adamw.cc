@@ -7,7 +7,7 @@ namespace poise {
 namespace {
 
 // Arguments: for s in (w, m, v): words, parity, marks, guard; then g, hyper[10], ok[1], and with masks lr_mask, wd_mask.
-// Results: the twelve in the same order, mended[3][5], and with `low` the parameters in bfloat16.
+// Results: the twelve in the same order, mended[3][5] and a number that only CUDA uses, and with `low` the parameters in bfloat16.
 ffi::Error AdamW(ffi::RemainingArgs args, ffi::RemainingRets rets, bool masks, bool low) {
   if (args.size() != 15 + 2 * size_t{masks} || rets.size() != 13 + size_t{low})
     return ffi::Error::InvalidArgument("poise_adamw: wrong number of arguments");
@@ -37,7 +37,9 @@ ffi::Error AdamW(ffi::RemainingArgs args, ffi::RemainingRets rets, bool masks, b
     table().adamw(a, g0, g1, part);
     total.add(&part[0][0]);
   });
-  total.store(static_cast<int32_t*>((*rets.get<ffi::AnyBuffer>(12))->untyped_data()));
+  int32_t* mended = static_cast<int32_t*>((*rets.get<ffi::AnyBuffer>(12))->untyped_data());
+  total.store(mended);
+  mended[15] = 0;
   return ffi::Error::Success();
 }
 

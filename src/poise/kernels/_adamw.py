@@ -71,11 +71,13 @@ def adamw(
             lax.bitcast_convert_type(s.words, a.dtype).reshape(a.shape) for s, a in zip(new, args[0:12:4], strict=True)
         )
         flat = [x for w, s in zip(words, new, strict=True) for x in (w, *s.seal)]
-        return [*flat, jnp.stack([jnp.stack(r) for r in reports]), *([half] if low else [])]
+        counts = jnp.stack([*(x for r in reports for x in r), jnp.int32(0)])
+        return [*flat, counts, *([half] if low else [])]
 
     flat = [x for s in state for x in (s.words, *s.seal)]
     args = [*flat, grad, scalars, flag, *given]
-    results: list[Spec] = [(x.shape, x.dtype) for x in flat] + [((3, 5), jnp.int32)]
+    # What was mended, three times five numbers, and one that the CUDA kernel needs for itself.
+    results: list[Spec] = [(x.shape, x.dtype) for x in flat] + [((16,), jnp.int32)]
     if low:
         results.append(((lay.n,), jnp.bfloat16))
     if lay.n == 0:
@@ -84,5 +86,5 @@ def adamw(
         aliases = {i: i for i in range(12)}
         out = call("poise_adamw", twin, args, results, aliases=aliases, masks=masks, low=low)
     new = State(*(Sealed(out[4 * s], Seal(*out[4 * s + 1 : 4 * s + 4])) for s in range(3)))
-    first, second, third = (Mended(*(out[12][s, i] for i in range(5))) for s in range(3))
+    first, second, third = (Mended(*(out[12][5 * s + i] for i in range(5))) for s in range(3))
     return new, (first, second, third), out[13] if low else None
