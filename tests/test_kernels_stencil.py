@@ -159,3 +159,19 @@ def test_what_does_not_fit_is_refused(change):
     args |= change
     with pytest.raises(BadInput):
         kernels.stencil(jnp.array(args["u"]), args["coefficients"], PLAIN, steps=args["steps"], edges=args["edges"])
+
+
+@native
+def test_trips_inside_shard_map_and_vmap():
+    rng = np.random.default_rng()
+    mesh = jax.make_mesh((len(jax.devices()),), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    spec = jax.sharding.PartitionSpec("d")
+    fields = jnp.array(spoil(rng, rng.normal(size=(len(jax.devices()), 20, 30)).astype(np.float32), PLAIN, 7))
+    c = jnp.array(coefficients(rng, 1, np.float32, False))
+
+    def passes(f):
+        return jax.vmap(lambda u: kernels.stencil(u, c, PLAIN, steps=3)[1])(f)
+
+    got = jax.jit(jax.shard_map(passes, mesh=mesh, in_specs=spec, out_specs=spec))(fields)
+    want = [ref_stencil.stencil(u, c, PLAIN, steps=3, edges=("periodic",) * 2)[1] for u in fields]
+    assert [[int(v[i]) for v in got] for i in range(len(want))] == [[int(v) for v in t] for t in want]

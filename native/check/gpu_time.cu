@@ -10,7 +10,7 @@
 #include "../cuda/record.cuh"
 #include "../cuda/scan.cuh"
 #include "../cuda/seal.cuh"
-#include "../cuda/stencil2d.cuh"
+#include "../cuda/stencil3d.cuh"
 
 using namespace poise;
 using namespace poise::cuda;
@@ -115,6 +115,21 @@ static void stencils(float* u, float* v, int32_t* found, double bandwidth) {
     }
 }
 
+template <int STEPS, int ROWS, int WARPS>
+static void stencil3d(float* u, float* v, const float* k, int32_t* found, double bandwidth) {
+  for (int n : {512, 256}) {
+    Plan3<float> p{};
+    p.in = u, p.out = v, p.found = found, p.coefficients = k, p.D = p.H = p.W = p.in_H = p.in_W = n, p.gate.limit = 1e6f;
+    const double s = seconds([&] {
+      MUST((launch3<float, STEPS, ROWS, WARPS>(nullptr, p)));
+      const float* t = p.in;
+      p.in = p.out, p.out = const_cast<float*>(t);
+    });
+    std::printf("stencil %d^3, T = %d        %.3f of a copy with %d warps of %d rows\n", n, STEPS,
+                8.0 * n * n * n * STEPS / s / bandwidth, WARPS, ROWS);
+  }
+}
+
 // The Burgers stage alone, with a seal and a check beside it, and with both in its pass; n^2 nodes.
 static void burgers(int64_t side, int32_t* found, double bandwidth) {
   const int64_t n = 2 * side * side;
@@ -153,14 +168,19 @@ int main() {
   int32_t* found;
   MUST(cudaMalloc(&hyper, sizeof h));
   MUST(cudaMemcpy(hyper, h, sizeof h, cudaMemcpyHostToDevice));
-  MUST(cudaMalloc(&found, 256));
-  MUST(cudaMemset(found, 0, 256));
+  MUST(cudaMalloc(&found, kFoundRows * 16));
+  MUST(cudaMemset(found, 0, kFoundRows * 16));
   const double copy = seconds([&] {
     copy_kernel<<<static_cast<unsigned>(n / 4 / 512), 256>>>(reinterpret_cast<uint4*>(a), reinterpret_cast<uint4*>(b));
   });
   const double bandwidth = 8.0 * n / copy;
   std::printf("copy of 2 GiB            %.4f ms, %.3f TB/s\n", copy * 1e3, bandwidth / 1e12);
   stencils(a, b, found, bandwidth);
+  const float k3[9] = {.05f, .2f, .05f, .05f, .25f, .05f, .05f, .25f, .05f};
+  float* k;
+  MUST(cudaMalloc(&k, sizeof k3));
+  MUST(cudaMemcpy(k, k3, sizeof k3, cudaMemcpyHostToDevice));
+  stencil3d<4, 2, 16>(a, b, k, found, bandwidth);
   records(reinterpret_cast<uint32_t*>(a), reinterpret_cast<uint32_t*>(b), g, hyper, found, n / 8, copy);
   adamw(g, hyper, found, n / 2, bandwidth);
   for (int64_t side : {8192, 2048, 1000}) burgers(side, found, bandwidth);

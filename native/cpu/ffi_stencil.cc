@@ -38,12 +38,15 @@ ffi::Error GateScan(Any x, Doubles rule, OutAny clean, OutS32 found) {
   return ffi::Error::InvalidArgument("the gate scan takes float32 or float64");
 }
 
-// found = (trips - 1, unused, the first as 64 bits), which CUDA starts with one memset of ones.
+// Rows of (trips, unused, the first as 64 bits); on CUDA every block has one, here the first holds everything.
 void store(const Trips& trips, OutS32& found) {
   int32_t* out = found->typed_data();
-  out[0] = static_cast<int32_t>((trips.count < INT32_MAX ? trips.count : INT32_MAX) - 1);
-  out[1] = -1;
-  std::memcpy(out + 2, &trips.first, sizeof trips.first);
+  for (size_t row = found->element_count() / 4; row-- > 0;) {
+    const Trips t = row ? Trips{} : trips;
+    out[4 * row] = static_cast<int32_t>(t.count < INT32_MAX ? t.count : INT32_MAX);
+    out[4 * row + 1] = 0;
+    std::memcpy(out + 4 * row + 2, &t.first, sizeof t.first);
+  }
 }
 
 // `tall` x `wide` cells are one task; 0 chooses: strips of 1024 columns, cut into ranges of rows so that every thread has

@@ -49,7 +49,7 @@ template <class T>
 struct Plan2 {
   const T* in;
   T* out;
-  int32_t* found;         // trips; then at +2 the first as 64 bits, step << 40 | cell
+  int32_t* found;         // [kFoundRows][4]
   const T* coefficients;  // [2][2 R + 1], y first
   int H, W, in_W;
   int steps, edge_y, edge_x, in_margin;
@@ -62,7 +62,16 @@ struct Star {
   T y[2 * R + 1], x[2 * R + 1], center;
 };
 
-// A thread's trips, added to the total when it is done.
+// What was found: a row per block, (trips, unused, the first as 64 bits: step << 40 | cell), for the caller to sum up. The blocks
+// of the 2-D kernel start the rows themselves: a memset before every launch would cost a small field a tenth of its time.
+constexpr int kFoundRows = 1024;  // no launch in 2-D has more blocks
+
+__device__ __forceinline__ void start_rows(int32_t* found) {
+  for (int row = blockIdx.x + gridDim.x * threadIdx.x; row < kFoundRows; row += gridDim.x * blockDim.x)
+    reinterpret_cast<int4*>(found)[row] = make_int4(0, 0, -1, -1);
+}
+
+// A thread's trips, added to its block's row when it is done; a barrier must lie between that and `start_rows`.
 struct Tally {
   int count = 0;
   unsigned long long first = ~0ull;
@@ -74,14 +83,15 @@ struct Tally {
   }
   __device__ __forceinline__ void store(int32_t* found) const {
     if (!count) return;
-    atomicAdd(found, count);
-    atomicMin(reinterpret_cast<unsigned long long*>(found + 2), first);
+    int32_t* row = found + 4 * (blockIdx.x % kFoundRows);
+    atomicAdd(row, count);
+    atomicMin(reinterpret_cast<unsigned long long*>(row + 2), first);
   }
 };
 
 template <class T, int ROWS, int WARPS, int R>
 struct Tile2 {
-  T u[ROWS][kVec];
+  T u[ROWS + R][kVec];   // the rows lie at u[R] .. between steps, at u[0] .. between a step down and the step up after it
   int x, y;              // of this lane's first cell, may lie outside the field
   int x0, x1, y0, y1;    // cells that are this tile's own
 
@@ -122,7 +132,7 @@ struct Tile2 {
 
   __device__ __forceinline__ void take(const T (*from)[kWide]) {
 #pragma unroll
-    for (int r = 0; r < ROWS; ++r) get(&from[r][lane_id() * kVec], u[r]);
+    for (int r = 0; r < ROWS; ++r) get(&from[r][lane_id() * kVec], u[R + r]);
   }
 
   __device__ __forceinline__ bool louder(T bound) const {
@@ -130,31 +140,35 @@ struct Tile2 {
 #pragma unroll
     for (int r = 0; r < ROWS; ++r)
 #pragma unroll
-      for (int i = 0; i < kVec; ++i) most = max(most, magnitude2(u[r][i]));
+      for (int i = 0; i < kVec; ++i) most = max(most, magnitude2(u[R + r][i]));
     return most >= magnitude2(bound);
   }
 
-  __device__ __forceinline__ void gate_row(const Plan2<T>& p, Tally& tally, int step, int r) {
+  // Row r, which lies at u[at].
+  __device__ __forceinline__ void gate_row(const Plan2<T>& p, Tally& tally, int step, int r, int at) {
 #pragma unroll
     for (int i = 0; i < kVec; ++i) {
-      const bool b = p.gate.bad(u[r][i]);
+      const bool b = p.gate.bad(u[at][i]);
       if (b && own(r, i)) tally.add(step, static_cast<int64_t>(y + r) * p.W + x + i);
-      u[r][i] = b ? p.gate.fill : u[r][i];
+      u[at][i] = b ? p.gate.fill : u[at][i];
     }
   }
 
-  // One step. EDGE: the tile touches a bounded edge, where neighbours beyond it follow the edge's rule.
-  template <bool GATED, bool EDGE>
+  // One step, a sweep down or up over the rows. Down, the old row r lies at u[r + R] and the new one goes to u[r], where the
+  // last of the rows that it needs and no later one does has just been read; up, the other way round. So nothing has to be
+  // moved aside. EDGE: the tile touches a bounded edge, where neighbours beyond it follow the edge's rule.
+  template <bool DOWN, bool GATED, bool EDGE>
   __device__ __forceinline__ void step(const Plan2<T>& p, const Star<T, R>& k, T (*rows)[2 * R][kWide], int warp, int number,
                                        Tally& tally) {
+    constexpr int from = DOWN ? R : 0, to = R - from;
     const int lane = lane_id();
 #pragma unroll
     for (int d = 0; d < R; ++d) {
-      put(&rows[warp][d][lane * kVec], u[d]);
-      put(&rows[warp][R + d][lane * kVec], u[ROWS - R + d]);
+      put(&rows[warp][d][lane * kVec], u[from + d]);
+      put(&rows[warp][R + d][lane * kVec], u[from + ROWS - R + d]);
     }
     __syncthreads();
-    T above[R][kVec], below[R][kVec];  // rows -R .. -1 (moving down with the sweep) and ROWS .. ROWS + R - 1
+    T above[R][kVec], below[R][kVec];  // rows -R .. -1 and ROWS .. ROWS + R - 1
     const int up = warp > 0 ? warp - 1 : 0, down = warp < WARPS - 1 ? warp + 1 : warp;
 #pragma unroll
     for (int d = 0; d < R; ++d) {
@@ -162,37 +176,45 @@ struct Tile2 {
       get(&rows[down][d][lane * kVec], below[d]);
     }
 #pragma unroll
-    for (int r = 0; r < ROWS; ++r) {
-      T c[kVec], w[R], e[R];  // old row; west neighbours of the first cell (nearest first), east of the last
-#pragma unroll
-      for (int i = 0; i < kVec; ++i) c[i] = u[r][i];
+    for (int n = 0; n < ROWS; ++n) {
+      const int r = DOWN ? n : ROWS - 1 - n;
+      auto old = [&](int row, int i) {
+        return row < 0 ? above[row < 0 ? R + row : 0][i] : row >= ROWS ? below[row >= ROWS ? row - ROWS : 0][i] : u[from + row][i];
+      };
+      T w[R], e[R], fresh[kVec];  // west neighbours of the first cell (nearest first), east of the last
 #pragma unroll
       for (int d = 0; d < R; ++d) {
-        w[d] = __shfl_up_sync(kAll, c[kVec - 1 - d], 1);
-        e[d] = __shfl_down_sync(kAll, c[d], 1);
+        w[d] = __shfl_up_sync(kAll, u[from + r][kVec - 1 - d], 1);
+        e[d] = __shfl_down_sync(kAll, u[from + r][d], 1);
       }
+      auto along = [&](int i) { return i < 0 ? w[i < 0 ? -1 - i : 0] : i >= kVec ? e[i >= kVec ? i - kVec : 0] : u[from + r][i >= 0 && i < kVec ? i : 0]; };
 #pragma unroll
       for (int i = 0; i < kVec; ++i) {
-        T a = k.center * c[i];
+        T a = k.center * u[from + r][i];
 #pragma unroll
         for (int d = 1; d <= R; ++d) {
-          T west = i - d >= 0 ? c[i - d >= 0 ? i - d : 0] : w[d - 1 - i >= 0 ? d - 1 - i : 0];
-          T east = i + d < kVec ? c[i + d < kVec ? i + d : 0] : e[i + d - kVec >= 0 ? i + d - kVec : 0];
-          T north = above[R - d][i];
-          T south = r + d < ROWS ? u[r + d < ROWS ? r + d : 0][i] : below[r + d - ROWS >= 0 ? r + d - ROWS : 0][i];
+          T west = along(i - d), east = along(i + d), north = old(r - d, i), south = old(r + d, i);
           if (EDGE) {
+            // The mirror image of cell -1 - m is m: for x - d < 0 that is cell d - 1 - x.
+            auto mirrored = [&](int by, auto value) {
+              T out = value(0);
+#pragma unroll
+              for (int m = -R; m <= R; ++m) out = by == m ? value(m) : out;
+              return out;
+            };
             if (p.edge_x == kDirichlet || p.edge_x == kNeumann) {
               const bool flat = p.edge_x == kDirichlet;
               const int at = x + i;
-              // The mirror image of cell -1 - m is m: for x - d < 0 that is cell d - 1 - x.
-              if (at >= 0 && at - d < 0) west = flat ? p.edge : mirror_x(c, w, e, i, d - 1 - 2 * at);
-              if (at < p.W && at + d >= p.W) east = flat ? p.edge : mirror_x(c, w, e, i, 2 * (p.W - 1 - at) + 1 - d);
+              auto value = [&](int m) { return along(i + m); };
+              if (at >= 0 && at - d < 0) west = flat ? p.edge : mirrored(d - 1 - 2 * at, value);
+              if (at < p.W && at + d >= p.W) east = flat ? p.edge : mirrored(2 * (p.W - 1 - at) + 1 - d, value);
             }
             if (p.edge_y == kDirichlet || p.edge_y == kNeumann) {
               const bool flat = p.edge_y == kDirichlet;
               const int at = y + r;
-              if (at >= 0 && at - d < 0) north = flat ? p.edge : mirror_y(c, above, below, r, i, d - 1 - 2 * at);
-              if (at < p.H && at + d >= p.H) south = flat ? p.edge : mirror_y(c, above, below, r, i, 2 * (p.H - 1 - at) + 1 - d);
+              auto value = [&](int m) { return old(r + m, i); };
+              if (at >= 0 && at - d < 0) north = flat ? p.edge : mirrored(d - 1 - 2 * at, value);
+              if (at < p.H && at + d >= p.H) south = flat ? p.edge : mirrored(2 * (p.H - 1 - at) + 1 - d, value);
             }
           }
           a += k.x[R - d] * west;
@@ -200,45 +222,27 @@ struct Tile2 {
           a += k.y[R - d] * north;
           a += k.y[R + d] * south;
         }
-        // The row becomes new in place; what later rows need of the old one moves into `above`.
-        u[r][i] = a;
+        fresh[i] = a;
       }
 #pragma unroll
-      for (int i = 0; i < kVec; ++i) {
-        if (R == 2) above[0][i] = above[R - 1][i];
-        above[R - 1][i] = c[i];
-      }
-      if (GATED) gate_row(p, tally, number, r);
+      for (int i = 0; i < kVec; ++i) u[to + r][i] = fresh[i];
+      if (GATED) gate_row(p, tally, number, r, to + r);
     }
   }
 
-  // The old cell at column offset `by` (|by| <= R) from cell i of this row; likewise by rows.
-  static __device__ __forceinline__ T mirror_x(const T (&c)[kVec], const T (&w)[R], const T (&e)[R], int i, int by) {
-    T out = c[i];
+  // After a step down without one up: the rows back to u[R].
+  __device__ __forceinline__ void settle() {
 #pragma unroll
-    for (int d = 1; d <= R; ++d) {
-      const T west = i - d >= 0 ? c[i - d >= 0 ? i - d : 0] : w[d - 1 - i >= 0 ? d - 1 - i : 0];
-      const T east = i + d < kVec ? c[i + d < kVec ? i + d : 0] : e[i + d - kVec >= 0 ? i + d - kVec : 0];
-      out = by == -d ? west : by == d ? east : out;
-    }
-    return out;
-  }
-  __device__ __forceinline__ T mirror_y(const T (&c)[kVec], const T (&above)[R][kVec], const T (&below)[R][kVec], int r, int i,
-                                        int by) const {
-    T out = c[i];
+    for (int r = ROWS - 1; r >= 0; --r)
 #pragma unroll
-    for (int d = 1; d <= R; ++d) {
-      const T south = r + d < ROWS ? u[r + d < ROWS ? r + d : 0][i] : below[r + d - ROWS >= 0 ? r + d - ROWS : 0][i];
-      out = by == -d ? above[R - d][i] : by == d ? south : out;
-    }
-    return out;
+      for (int i = 0; i < kVec; ++i) u[R + r][i] = u[r][i];
   }
 
   __device__ __forceinline__ void store(const Plan2<T>& p) const {
     if (x < x0 || x >= x1) return;
 #pragma unroll
     for (int r = 0; r < ROWS; ++r)
-      if (y + r >= y0 && y + r < y1) put(p.out + static_cast<int64_t>(y + r) * p.W + x, u[r]);
+      if (y + r >= y0 && y + r < y1) put(p.out + static_cast<int64_t>(y + r) * p.W + x, u[R + r]);
   }
 };
 
@@ -261,11 +265,22 @@ __device__ __noinline__ void store_ragged(const Plan2<T>& p, const T (*from)[kWi
         p.out[static_cast<int64_t>(y + r) * p.W + x + i] = from[r][lane_id() * kVec + i];
 }
 
+// Steps in pairs, so that every row is where it was; the rare kinds, whose speed matters less than their size, one by one.
 template <class T, int ROWS, int WARPS, int R, bool GATED, bool EDGE>
 __device__ __forceinline__ void steps2(Tile2<T, ROWS, WARPS, R>& tile, const Plan2<T>& p, const Star<T, R>& k,
                                        T (*rows)[WARPS][2 * R][kWide], int warp, Tally& tally) {
+  constexpr bool kPairs = !GATED && !EDGE;
+  int t = 1;
 #pragma unroll 1
-  for (int t = 1; t <= p.steps; ++t) tile.template step<GATED, EDGE>(p, k, rows[t & 1], warp, t, tally);
+  for (; kPairs && t < p.steps; t += 2) {
+    tile.template step<true, false, false>(p, k, rows[0], warp, t, tally);
+    tile.template step<false, false, false>(p, k, rows[1], warp, t + 1, tally);
+  }
+#pragma unroll 1
+  for (; t <= p.steps; ++t) {
+    tile.template step<true, GATED, EDGE>(p, k, rows[kPairs ? 0 : t & 1], warp, t, tally);
+    tile.settle();
+  }
 }
 
 // The rare kinds of tile, as a function of their own: it takes the tile through memory, so that the registers of the common
@@ -277,7 +292,7 @@ __device__ __noinline__ void rare_steps2(Tile2<T, ROWS, WARPS, R>& there, const 
   Tally tally;
   if (GATED) {
 #pragma unroll
-    for (int r = 0; r < ROWS; ++r) tile.gate_row(p, tally, 0, r);
+    for (int r = 0; r < ROWS; ++r) tile.gate_row(p, tally, 0, r, R + r);
   }
   steps2<T, ROWS, WARPS, R, GATED, true>(tile, p, k, rows, warp, tally);
   if (GATED) tally.store(p.found);
@@ -303,6 +318,7 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS) stencil2d_kernel(const __g
   extern __shared__ __align__(16) unsigned char raw[];
   auto& sh = *reinterpret_cast<Shared2<T, ROWS, WARPS, R>*>(raw);
   const int warp = threadIdx.x / 32;
+  start_rows(p.found);
   const int halo = p.steps * R, halo_x = (halo + kVec - 1) / kVec * kVec;  // whole vectors, so that accesses stay aligned
   const int wide = kWide - 2 * halo_x, tall = ROWS * WARPS - 2 * halo;
   const int across = (p.W + wide - 1) / wide, tiles = across * ((p.H + tall - 1) / tall);
@@ -359,7 +375,7 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS) stencil2d_kernel(const __g
       tile.store(p);
     } else {
 #pragma unroll
-      for (int r = 0; r < ROWS; ++r) put(&sh.next[warp][r][lane_id() * kVec], tile.u[r]);
+      for (int r = 0; r < ROWS; ++r) put(&sh.next[warp][r][lane_id() * kVec], tile.u[R + r]);
       store_ragged<T, ROWS>(p, sh.next[warp], tile.x, tile.y, tile.x0, tile.x1, tile.y0, tile.y1);
     }
   }
@@ -380,7 +396,7 @@ cudaError_t launch2(cudaStream_t stream, const Plan2<T>& p, int processors) {
   constexpr int bytes = sizeof(Shared2<T, ROWS, WARPS, R>);
   const cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (e != cudaSuccess) return e;
-  const int64_t slots = int64_t{BLOCKS} * processors;
+  const int64_t most = int64_t{BLOCKS} * processors, slots = most < kFoundRows ? most : kFoundRows;
   kernel<<<static_cast<unsigned>(tiles < slots ? tiles : slots), 32 * WARPS, bytes, stream>>>(p);
   return cudaGetLastError();
 }

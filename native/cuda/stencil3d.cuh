@@ -279,12 +279,19 @@ __global__ void __launch_bounds__(32 * WARPS, 1) stencil3d_kernel(const __grid_c
   if (!fine) rare_run3<T, STEPS, ROWS, WARPS, true>(again, kk, quiet, rows, warp, whole_in, whole_out);
 }
 
+// The rows of what is found, before any block adds to them: there are more blocks than rows here.
+inline cudaError_t clear_rows(cudaStream_t stream, int32_t* found) {
+  const cudaError_t e = cudaMemset2DAsync(found, 16, 0, 8, kFoundRows, stream);
+  return e == cudaSuccess ? cudaMemset2DAsync(found + 2, 16, 0xFF, 8, kFoundRows, stream) : e;
+}
+
 template <class T, int STEPS, int ROWS, int WARPS>
 cudaError_t launch3(cudaStream_t stream, Plan3<T> p) {
   using Column = Column3<T, STEPS, ROWS, WARPS>;
   constexpr int halo_x = (STEPS + 3) / 4 * 4, wide = Column::kAcross - 2 * halo_x, tall = Column::kTall - 2 * STEPS;
   int processors = 1;
-  cudaError_t e = processors_of_this_device(processors);
+  cudaError_t e = clear_rows(stream, p.found);
+  if (e == cudaSuccess) e = processors_of_this_device(processors);
   constexpr int bytes = 2 * sizeof(typename Column::Rows);
   auto kernel = stencil3d_kernel<T, STEPS, ROWS, WARPS>;
   if (e == cudaSuccess) e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);

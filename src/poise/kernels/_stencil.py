@@ -6,7 +6,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 from jaxtyping import Float
 
 from ..errors import BadInput
@@ -20,6 +20,9 @@ TILE_2D = (0, 0)
 
 MOST_STEPS = {(2, 1): 20, (2, 2): 6, (3, 1): 4}
 """Steps that one pass can take, by dimensions and radius: a tile on the GPU loses as many cells at each side."""
+
+FOUND_ROWS = 1024
+"""Rows of what a pass finds: a CUDA block fills its own, so that no memset has to come before it."""
 
 
 def gate_scan(x: Float[Array, "*n"], gate: Rule) -> tuple[Float[Array, "*n"], Scan]:
@@ -72,7 +75,8 @@ def stencil(
 
     def twin(v: Array, c: Array) -> list[Array]:
         out, trips = ref_stencil.stencil(v, c, gate, steps=steps, edges=kinds, edge=edge)
-        return [out, jnp.stack([trips.bad - 1, -1 + 0 * trips.bad, trips.cell, (trips.step << 8) | (trips.step >> 8)])]
+        row = jnp.stack([trips.bad, 0 * trips.bad, trips.cell, (trips.step << 8) | (trips.step >> 8)])
+        return [out, jnp.tile(jnp.array([0, 0, -1, -1], jnp.int32), (FOUND_ROWS, 1)).at[0].set(row)]
 
     codes = [np.int32(EDGES.index(k)) for k in kinds]
     attributes: dict[str, Any] = {"edge_y": codes[-2], "edge_x": codes[-1], "radius": np.int32(radius)}
@@ -84,14 +88,28 @@ def stencil(
         f"poise_stencil{u.ndim}d",
         twin,
         [u, coefficients],
-        [(shape, u.dtype), ((4,), jnp.int32)],
+        [(shape, u.dtype), ((FOUND_ROWS, 4), jnp.int32)],
         steps=np.int32(steps),
         edge=np.float64(edge),
         rule=_rule.encode(gate, u.dtype),
         **attributes,
     )
-    # The first trip is step << 40 | cell in 64 bits, all ones if there was none.
-    return out, Trips(found[0] + 1, found[3] >> 8, found[2])
+    return out, _trips(found)
+
+
+def _trips(found: Array) -> Trips:
+    """All rows together, in one reduction. A row is its number of trips, nothing, and the first of them:
+    step << 40 | cell as two words, all ones if there was none."""
+
+    def together(a: tuple[Array, Array, Array], b: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        earlier = (a[2] < b[2]) | ((a[2] == b[2]) & (a[1] < b[1]))
+        return a[0] + b[0], jnp.where(earlier, a[1], b[1]), jnp.where(earlier, a[2], b[2])
+
+    low, high = (lax.bitcast_convert_type(found[:, i], jnp.uint32) for i in (2, 3))
+    none = np.uint32(0xFFFFFFFF)
+    bad, cell, step = lax.reduce((found[:, 0], low, high), (np.int32(0), none, none), together, (0,))
+    cell, step = (lax.bitcast_convert_type(x, jnp.int32) for x in (cell, step))
+    return Trips(bad, step >> 8, cell)
 
 
 def _check_dtype(x: Array) -> None:
