@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import partial
 from typing import Any
 
@@ -11,8 +12,10 @@ import numpy as np
 import pytest
 
 from poise import llama
-from poise.llama._abft import Blow, Item, Probe, Rule, checked, forward
-from poise.llama._model import multiply
+from poise.cli._bench_steps import random_weights
+from poise.llama._abft import Checked
+from poise.llama._model import hidden, multiply
+from poise.llama._rules import Blow, Item, Probe, Rule, items, no_probe, rules_for
 
 SIZES = [(40, 64, 192), (17, 300, 1024), (64, 33, 511), (3, 1, 7)]
 check = jax.jit(llama.wrong_rows)
@@ -66,13 +69,19 @@ def test_flipped_bits_are_noticed_by_what_they_change() -> None:
         assert np.asarray(check(a, b, z))[large].all()
 
 
+def one(rule: Rule, x: Any, w: Any, item: Item, *, differentiable: bool) -> Any:
+    product = Checked({"o": w}, item, rules={"o": rule}, differentiable=differentiable)
+    (y,) = product(("o",), x)
+    return product.done(y)
+
+
 def run(rule: Rule, blow: Blow | None, dtype: Any) -> Any:
     rng = np.random.default_rng(5)
     x = jnp.asarray(rng.normal(size=(2, 12, 40)), dtype)
     w, dy = jnp.asarray(rng.normal(size=(64, 40)), dtype), jnp.asarray(rng.normal(size=(2, 12, 64)), jnp.float32)
 
     def loss(x: Any, w: Any, probe: Probe) -> Any:
-        (y,), failed = checked((rule,), x, [w], Item(None, jnp.int32(1), probe, blow))
+        y, failed = one(rule, x, w, Item(None, jnp.int32(1), probe, blow), differentiable=True)
         return (y.astype(jnp.float32) * dy).sum(), failed
 
     zero = Probe(jnp.zeros(2), jnp.float32(0))
@@ -107,12 +116,54 @@ def test_a_blow_is_noticed_where_it_falls(way: int, bits: int) -> None:
     assert not other.rows.any()
 
 
-def test_an_audit_skips_what_it_does_not_look_at_and_forward_mode_passes() -> None:
+@pytest.mark.parametrize("differentiable", [True, False])
+def test_an_audit_skips_what_it_does_not_look_at(differentiable: bool) -> None:
     a, w = jnp.ones((1, 4, 8)), jnp.ones((32, 8))
     blow = Blow(*(jnp.int32(v) for v in (0, 0, 0, 2, 3, 0)))
     for on in (True, False):
-        item = Item(jnp.asarray(on), jnp.int32(0), None, blow)
-        assert bool(jax.jit(partial(forward, (Rule(0),)))(a, [w], item)[1].any()) is on
+        probe = Probe(jnp.zeros(1), jnp.float32(0))
+        item = Item(jnp.asarray(on), jnp.int32(0), probe, blow)
+        found = jax.jit(lambda a, w, i: one(Rule(0), a, w, i, differentiable=differentiable)[1])(a, w, item)
+        assert bool(found.any()) is on
+
+
+def test_forward_mode_passes() -> None:
+    a, w = jnp.ones((1, 4, 8)), jnp.ones((32, 8))
     item = Item(None, jnp.int32(0), None, None)
-    _, dy = jax.jvp(lambda x: forward((Rule(0),), x, [w], item)[0][0], (a,), (a,))
+    _, dy = jax.jvp(lambda x: one(Rule(0), x, w, item, differentiable=False)[0], (a,), (a,))
     assert float(dy[0, 0, 0]) == 8.0
+
+
+@pytest.mark.parametrize("remat", ["dots", "full"])
+def test_a_blow_in_any_product_of_the_model_is_noticed_once_per_run_of_it(remat: Any) -> None:
+    """Through the model: what a layer's forward or backward check finds comes out, and is counted once more where the
+    forward pass runs again."""
+    config = llama.Config(vocab=64, width=32, hidden=64, layers=3, heads=4, kv_heads=2, head=8)
+    params = random_weights(config, jnp.bfloat16, 0)
+    tokens = jnp.asarray(np.random.default_rng(0).integers(0, 64, (2, 24)), jnp.int32)
+    make = partial(Checked, rules=rules_for(1, 1, remat == "full"), differentiable=True)
+
+    @jax.jit
+    def found(blow: Blow, step: Any) -> Any:
+        def loss(params: Any, probe: Any) -> Any:
+            each = items(3, 2, mode="audit", period=3, step=step, probe=probe, blow=blow)
+            x, seen = hidden(params, tokens, config, product=make, each=each, remat=remat)
+            return jnp.square(x.astype(jnp.float32)).mean(), seen
+
+        (_, seen), (_, probe) = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)(params, no_probe(3, 2))
+        return seen.failed, probe
+
+    for product, way in itertools.product(range(7), range(3)):
+        # A sign. After a top bit other checks fail as well: squares of what follows from 1e38 overflow.
+        blow = Blow(*(jnp.int32(v) for v in (1, product, way, 30, 5, 0x8000)))
+        forward, probe = found(blow, jnp.int32(2))
+        runs = 2 if remat == "full" and way == 0 else 1
+        assert (forward > 0).sum() + (probe.rows > 0).sum() + (probe.weight > 0).sum() == runs
+        assert (forward[1, 1] > 0) == (way == 0)
+        assert (probe.weight[1] > 0) == (way == 2)
+        assert probe.rows[1, 1] > 0 or way != 1
+        # Of three layers each step looks at one.
+        forward, probe = found(blow, jnp.int32(1))
+        assert not forward.any()
+        assert not probe.rows.any()
+        assert not probe.weight.any()

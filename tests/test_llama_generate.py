@@ -13,6 +13,7 @@ import pytest
 import llama_models
 from poise import errors, llama
 from poise.llama._cache import append, filled, repaired, room, truncated
+from poise.llama._rules import Blow
 
 CONFIG = llama_models.config_of("llama3", num_hidden_layers=2)
 PARAMS = jax.tree.map(jnp.asarray, llama_models.tree(CONFIG, llama_models.tensors(CONFIG, 7)))
@@ -136,3 +137,64 @@ def test_the_cache_mends_one_row_of_a_group_and_says_when_it_cannot(dtype: Any) 
     first = filled(room(CONFIG, 3, 40, dtype), k, v, jnp.array([20, 7, 13]))
     assert np.array_equal(short.parity, first.parity)
     assert [int(x) for x in mend(short)[1]] == [0, 0]
+
+
+SIGN = -(1 << 31)
+
+
+def blow(layer: int, product: int, row: int, bits: int) -> Blow:
+    return Blow(*(jnp.int32(v) for v in (layer, product, 0, row, 11, bits)))
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_a_wrong_product_is_computed_again_before_its_token_counts(dtype: Any) -> None:
+    params = jax.tree.map(lambda x: x.astype(dtype), PARAMS)
+    clean, report = llama.generate(params, CONFIG, PROMPTS, 24, sampling=SAMPLING, abft="all")
+    assert report.products == 0
+    session = llama.Session(params, CONFIG, PROMPTS, 24, sampling=SAMPLING, abft="all")
+    # A sign, in the products of the prompts (their second row), then in those of tokens: each once, and the scores.
+    session.blow = blow(0, 2, 1, 0x8000 if dtype == jnp.bfloat16 else SIGN)
+    session.step()
+    for layer, product, row in [*((p % 2, p, p % 3) for p in range(7)), (CONFIG.layers, 7, 2)]:
+        session.blow = blow(layer, product, row, SIGN)
+        session.step()
+    assert session.finish() == clean
+    assert session.report.products == 9
+    assert session.report.notes[0] == "token 0 computed again: matrix products of layer 0 failed their check"
+    assert "of the scores failed" in session.report.notes[-1]
+
+
+def test_an_audit_looks_at_each_layer_in_its_turn() -> None:
+    config = llama_models.config_of("llama3", num_hidden_layers=3)
+    params = jax.tree.map(jnp.asarray, llama_models.tree(config, llama_models.tensors(config, 7)))
+    session = llama.Session(params, config, PROMPTS, 24, abft="audit")
+    found = []
+    for token in range(18):
+        session.blow = blow(1, 5, 0, SIGN)
+        before = session.report.products
+        session.step()
+        found += [token] * (session.report.products - before)
+    assert found == [7, 15]
+
+
+@pytest.mark.parametrize("protect", [True, False])
+def test_a_device_that_goes_on_computing_wrongly_ends_it(protect: bool) -> None:
+    session = llama.Session(PARAMS, CONFIG, PROMPTS, 24, abft="all", protect=protect)
+    for _ in range(3):
+        session.step()
+    session.blow, session.persistent = blow(1, 4, 0, 0x40000000), True
+    blame = "this device" if protect else "the weights or this device"
+    with pytest.raises(errors.Stopped, match=f"Token 3: matrix products of layer 1 failed.* in each of 3.*{blame}"):
+        session.step()
+
+
+def test_sums_of_weights_that_rot_are_made_again() -> None:
+    session = llama.Session(PARAMS, CONFIG, PROMPTS, 12, abft="all")
+    clean = llama.generate(PARAMS, CONFIG, PROMPTS, 12)[0]
+    session.step()
+    assert session._sides is not None
+    gate = session._sides["gate"]
+    session._sides["gate"] = gate._replace(sums=gate.sums.at[0, 0, 3].add(1.0))
+    assert session.finish() == clean
+    assert (session.report.products, session.report.weights_found) == (2, 0)
+    assert "sums of the weights made again" in session.report.notes

@@ -304,10 +304,11 @@ def generate(
     seed: int = 0,
     sweep: int = 16,
     protect: bool = True,
+    abft: str = "audit",
     dtype: str | None = None,
     json: Json = None,
 ) -> int:
-    """Continue a text with a Llama whose weights and cache are sealed.
+    """Continue a text with a Llama whose weights and cache are sealed and whose matrix products are checked.
 
     Parameters
     ----------
@@ -327,12 +328,14 @@ def generate(
         Tokens per sweep over the weights; 1 verifies all of them before every token.
     protect
         Seal weights and cache.
+    abft
+        Check the matrix products of no layer (off), of every eighth, others with each token (audit), or of all (all).
     dtype
         bfloat16 or float32, instead of the checkpoint's own.
     """
     from ._generate import generate as command
 
-    return command(directory, prompt, tokens, temperature, top_p, seed, sweep, protect, dtype, json)
+    return command(directory, prompt, tokens, temperature, top_p, seed, sweep, protect, abft, dtype, json)
 
 
 @app.command

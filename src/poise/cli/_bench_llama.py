@@ -21,9 +21,10 @@ from jax import lax
 from .. import llama
 from ..devices import Pool
 from ..keeper._form import broadcast_specs
-from ..llama._abft import Checked, items, no_probe, rules_for
+from ..llama._abft import Checked
 from ..llama._decode import Sampling, read, write
 from ..llama._model import Product, hidden
+from ..llama._rules import items, no_probe, rules_for
 from ._bench_steps import TINY, Result, bare_step, plain_step, random_weights, table, timed, times, trained
 
 

@@ -10,6 +10,18 @@ from ..errors import BadInput
 from ._output import check_json, console, write_json
 
 
+def covered(abft: str) -> dict[str, Any]:
+    """Which matrix products of a token are checked, and what is not covered."""
+    if abft == "off":
+        return {"mode": "off", "not_covered": "every matrix product"}
+    missed = "attention's scores and sums, low-rank additions, errors below rounding"
+    if abft == "audit":
+        from ..llama._watched import PERIOD
+
+        missed = f"with each token the layers whose number plus the token's is no multiple of {PERIOD}; {missed}"
+    return {"mode": abft, "not_covered": missed}
+
+
 def generate(
     directory: Path,
     prompt: str,
@@ -19,6 +31,7 @@ def generate(
     seed: int,
     sweep: int,
     protect: bool,
+    abft: str,
     dtype: str | None,
     json: str | None,
 ) -> int:
@@ -35,7 +48,9 @@ def generate(
         raise BadInput(f"There is no tokenizer.json in {directory}, and its {config.vocab} tokens are not bytes.")
     words = llama.tokenizer(directory if (directory / "tokenizer.json").is_file() else "bytes")
     numbers = words.encode(prompt)
-    session = llama.Session(params, config, [numbers], tokens, sampling=sampling, protect=protect, sweep=sweep)
+    session = llama.Session(
+        params, config, [numbers], tokens, sampling=sampling, protect=protect, sweep=sweep, abft=abft
+    )
     t1 = time.perf_counter()
     (new,) = session.finish()
     seconds = time.perf_counter() - t1
@@ -54,6 +69,7 @@ def generate(
         "bad_values": report.bad_values,
         "rewound": report.rewound,
         "sweeps": report.sweeps,
+        "products": {"failed": report.products} | covered(abft),
     }
     write_json(said, json)
     show = console(json)

@@ -3,11 +3,11 @@
 `load` and `save` are for Hugging Face checkpoints, `logits` and `generate` run a model, `workload` is what a job keeps,
 `replay` walks a forward-only run again."""
 
-from ._abft import wrong_rows as wrong_rows
 from ._adamw import AdamW as AdamW
 from ._adapt import adapt as adapt
 from ._checkpoint import load as load
 from ._checkpoint import save as save
+from ._checksum import wrong_rows as wrong_rows
 from ._config import SHAPES as SHAPES
 from ._config import Config as Config
 from ._config import Rope as Rope

@@ -22,9 +22,9 @@ from ..errors import BadInput
 from ..keeper import Moved, Traits
 from ..kernels import adamw_step
 from ..optim import adamw
-from ._abft import Blow, no_probe
 from ._lora import with_lora
 from ._model import Seen
+from ._rules import Blow, no_probe
 from ._task import AXES, Task, _constrained
 
 

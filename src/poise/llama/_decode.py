@@ -12,10 +12,14 @@ from jax import Array, lax
 from jaxtyping import Bool, Float, Int, Int32
 
 from ..errors import BadInput
+from ._abft import Checked
 from ._cache import Cache, Found, append, filled, repaired, room
 from ._config import Config
-from ._model import Product, Thin, bad_values, causal, head, layer, multiply, rms_norm, thin
+from ._model import Product, Thin, bad_values, causal, layer, rms_norm
+from ._names import DENSE
 from ._rope import angles
+from ._rules import Item, items
+from ._watched import Audit, Watched, off_layers, rules, scores
 
 
 @dataclass(frozen=True)
@@ -38,12 +42,14 @@ class Sampling:
 
 
 class Written(NamedTuple):
-    """One step of generation: the `token` of each sequence, the gate's count of `bad` values behind its scores, and
-    what was `found` off in the cache before it was read."""
+    """One step of generation: the `token` of each sequence, the gate's count of `bad` values behind its scores, what
+    was `found` off in the cache before it was read, and how many products `failed` their check, by layer and, last,
+    in the scores."""
 
     token: Int32[Array, " b"]
     bad: Int32[Array, ""]
     found: Found
+    failed: Int32[Array, " layers+1"]
 
 
 def choose(scores: Float[Array, "b v"], sampling: Sampling, seed: Any, at: Int[Array, " b"]) -> Int32[Array, " b"]:
@@ -64,56 +70,69 @@ def choose(scores: Float[Array, "b v"], sampling: Sampling, seed: Any, at: Int[A
     return jax.vmap(jax.random.categorical)(keys, scores).astype(jnp.int32)
 
 
-def _scores(params: dict[str, Any], x: Float[Array, "b d"], config: Config) -> Float[Array, "b v"]:
-    x = rms_norm(x, params["norm"], config.eps)
-    return multiply(x, head(params), jnp.float32)
-
-
-@partial(jax.jit, static_argnames=("config", "positions", "sampling", "limit"))
+@partial(jax.jit, static_argnames=("config", "positions", "sampling", "limit", "every"))
 def read(
     params: dict[str, Any], tokens: Int[Array, "b s"], length: Int[Array, " b"], *, config: Config, positions: int,
-    sampling: Sampling, limit: float, seed: Any = 0,
+    sampling: Sampling, limit: float, seed: Any = 0, audit: Audit | None = None, every: int = 1,
 ) -> tuple[Cache, Written]:  # fmt: skip
     """Read prompts of `length` tokens, padded on the right: a cache with room for `positions`, and the first new
-    token."""
+    token. With `audit`, products of every `every`-th layer are checked."""
     dtype = params["embed"].dtype
     x = params["embed"][tokens]
     turn = angles(config, jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape))
     full = causal(config, dtype)
 
-    def body(x: Array, weights: dict[str, Array]) -> tuple[Array, tuple[Array, Array, Array]]:
+    number, sides = jnp.arange(config.layers), None
+    each = Item(None, number, None, None)
+    if audit is not None:
+        sides = {name: audit.sides[name] for name in DENSE}
+        mode = "all" if every == 1 else "audit"
+        each = items(config.layers, tokens.shape[0], mode=mode, period=every, step=audit.step, blow=audit.blow)
+
+    def body(x: Array, one: tuple[dict[str, Array], Item, Any]) -> tuple[Array, tuple[Array, ...]]:
+        weights, item, known = one
         rows: list[Array] = []
+        product = Product(weights)
+        if audit is not None:
+            product = Checked(weights, item, rules=rules(), differentiable=False, sides=known)
 
         def attend(q: Array, k: Array, v: Array) -> Array:
             rows.extend((k, v))
             return full(q, k, v)
 
-        x = layer(config, x, Product(weights), turn, attend)
-        return x, (rows[0], rows[1], bad_values(x, limit).sum())
+        x, failed = product.done(layer(config, x, product, turn, attend))
+        return x, (rows[0], rows[1], bad_values(x, limit).sum(), failed.sum())
 
-    x, (k, v, bad) = lax.scan(body, x, params["layers"])
+    x, (k, v, bad, failed) = lax.scan(body, x, (params["layers"], each, sides))
     cache = filled(room(config, tokens.shape[0], positions, dtype), k, v, length)
     last = jnp.take_along_axis(x, (length - 1)[:, None, None], axis=1)[:, 0]
-    token = choose(_scores(params, last, config), sampling, seed, length)
-    return cache, Written(token, bad.sum(dtype=jnp.int32), Found.nothing())
+    made, off = scores(params, rms_norm(last, params["norm"], config.eps), False, audit)
+    token = choose(made, sampling, seed, length)
+    return cache, Written(token, bad.sum(dtype=jnp.int32), Found.nothing(), jnp.concatenate((failed, off)))
 
 
-@partial(jax.jit, static_argnames=("config", "sampling", "limit", "check", "alone"), donate_argnames=("cache",))
+@partial(
+    jax.jit, static_argnames=("config", "sampling", "limit", "check", "alone", "every"), donate_argnames=("cache",)
+)
 def write(
     params: dict[str, Any], cache: Cache, token: Int[Array, " b"], live: Bool[Array, " b"], *, config: Config,
     sampling: Sampling, limit: float, seed: Any = 0, check: bool = True, alone: bool = False,
+    audit: Audit | None = None, every: int = 1,
 ) -> tuple[Cache, Written]:  # fmt: skip
     """Append `token` to the sequences that are `live` and choose the next one. With `check` the cache is verified, and
-    mended, before attention reads it. `alone`: a single sequence, whose products read each weight once (`Thin`)."""
+    mended, before attention reads it. `alone`: a single sequence, whose products read each weight once (`Thin`). With
+    `audit`, products of every `every`-th layer are checked."""
     cache, found = repaired(cache) if check else (cache, Found.nothing())
     at = cache.length
     x = params["embed"][token][:, None]
     turn = angles(config, at[:, None])
 
-    def body(carry: tuple[Array, Cache, Array], item: tuple[dict[str, Array], Array]) -> tuple[Any, None]:
+    def body(carry: tuple[Array, Cache, Array], item: tuple[dict[str, Array], Array]) -> tuple[Any, Any]:
         x, cache, bad = carry
         weights, number = item
         grown: list[Cache] = []
+        watched = None if audit is None else Watched(weights, alone, number, audit.blow)
+        product = watched or (Thin if alone else Product)(weights)
 
         def attend(q: Array, k: Array, v: Array) -> Array:
             grown.append(append(cache, number, k[:, 0], v[:, 0], live))
@@ -121,15 +140,15 @@ def write(
             values = lax.dynamic_index_in_dim(grown[0].v, number, 0, keepdims=False)
             return jax.nn.dot_product_attention(q, keys, values, key_value_seq_lengths=at + 1, implementation="xla")
 
-        x = layer(config, x, (Thin if alone else Product)(weights), turn, attend)
-        return (x, grown[0], bad + bad_values(x, limit).sum()), None
+        x = layer(config, x, product, turn, attend)
+        kept = None if watched is None else jnp.concatenate(watched.kept, -1)
+        return (x, grown[0], bad + bad_values(x, limit).sum()), kept
 
     numbers = jnp.arange(config.layers)
-    (x, cache, bad), _ = lax.scan(body, (x, cache, jnp.int32(0)), (params["layers"], numbers))
+    (x, cache, bad), kept = lax.scan(body, (x, cache, jnp.int32(0)), (params["layers"], numbers))
     # A sequence that has ended keeps its length: what it appends is written over the next time.
     cache = cache._replace(length=jnp.where(live, at + 1, at))
-    if alone:
-        scores = thin(rms_norm(x, params["norm"], config.eps), head(params))[0]
-    else:
-        scores = _scores(params, x[:, 0], config)
-    return cache, Written(choose(scores, sampling, seed, at + 1), bad, found)
+    made, off = scores(params, rms_norm(x[:, 0], params["norm"], config.eps), alone, audit)
+    failed = jnp.zeros(config.layers, jnp.int32) if audit is None else off_layers(audit, kept, params, every)
+    token = choose(made, sampling, seed, at + 1)
+    return cache, Written(token, bad, found, jnp.concatenate((failed, off)))

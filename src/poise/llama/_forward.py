@@ -22,12 +22,12 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from ..errors import BadInput
-from ._abft import Blow
 from ._adamw import guards_of
 from ._history import History, is_stacked, leaf_numbers, step_leaf
 from ._lora import with_lora
 from ._model import Seen
 from ._noise import hashes, key_of, signs
+from ._rules import Blow
 from ._task import AXES, Task
 
 

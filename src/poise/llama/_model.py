@@ -41,12 +41,14 @@ class Product:
 
     def __init__(self, weights: dict[str, Array]) -> None:
         self.weights = weights
-        zero = jnp.zeros((), jnp.int32)
-        self.seen = Seen(zero, zero)
 
     def __call__(self, names: Sequence[str], x: Array) -> list[Array]:
         """`x W^T` for each of the named weights, which share `x`."""
         return [adapted(self.weights, n, x, multiply(x, self.weights[n])) for n in names]
+
+    def done(self, x: Array) -> tuple[Array, Int32[Array, " b"]]:
+        """After all of a layer's products: its output `x`, and how many of their rows failed a check, by batch row."""
+        return x, jnp.zeros(x.shape[0], jnp.int32)
 
 
 def multiply(x: Float[Array, "*m k"], w: Float[Array, "n k"], dtype: Any = None) -> Float[Array, "*m n"]:
@@ -143,10 +145,9 @@ def hidden(
     def body(x: Array, item: tuple[dict[str, Array], Any]) -> tuple[Array, Seen]:
         weights, more = item
         mine = product(weights, more)
-        x = constrain(layer(config, x, mine, turn, attend))
-        rows = jnp.zeros(x.shape[0], jnp.int32)
-        bad = rows if limit is None else bad_values(x, limit)
-        return x, Seen(bad, rows + mine.seen.failed)
+        x, failed = mine.done(constrain(layer(config, x, mine, turn, attend)))
+        bad = jnp.zeros_like(failed) if limit is None else bad_values(x, limit)
+        return x, Seen(bad, failed)
 
     x, seen = lax.scan(rematerialised(body, remat), x, (params["layers"], each))
     return rms_norm(x, params["norm"], config.eps), seen

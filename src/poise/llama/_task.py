@@ -17,12 +17,13 @@ from jax.sharding import PartitionSpec as P
 from ..errors import BadInput, BadMesh
 from ..gate import Gate
 from ..keeper import Traits
-from ._abft import Blow, Checked, Item, checked, forward, items, rules_for
+from ._abft import Checked
 from ._checkpoint import load
 from ._config import SHAPES, Config, Rope, load_config
 from ._lora import lora_shapes, lora_specs, lora_start
 from ._model import Product, Remat, Seen, cross_entropy, head, hidden, plain_scores
 from ._names import DENSE, shapes, specs
+from ._rules import Blow, Item, items, rules_for
 from ._text import Text, Tokens, documents, tokenizer
 
 AXES = ("data", "fsdp", "tensor")
@@ -227,7 +228,7 @@ class Task:
         layers and one for the head."""
         sizes = dict(zip(mesh.axis_names, mesh.devices.shape, strict=True)) if mesh is not None else {}
         spread = sizes.get("data", 1) * sizes.get("fsdp", 1)
-        rules = rules_for(sizes.get("tensor", 1), spread, self.remat != "none")
+        rules = rules_for(sizes.get("tensor", 1), spread, self.remat == "full")
         rows, layers = tokens.shape[0], self.config.layers
         on = {"mode": self.abft, "period": self.period, "step": step, "blow": blow}
         each = items(layers, rows, probe=None if probe is None else probe[0], **on)
@@ -251,9 +252,10 @@ class Task:
             if not differentiable and plain:
                 return plain_scores(x, table)
             rule = rules["head"] if not quiet else replace(rules["head"], check=False)
-            both: Any = (checked if differentiable else forward)((rule,), x, [table], top)
-            (made,), failed = both
-            return made, failed
+            product = Checked({"head": table}, top, rules={"head": rule}, differentiable=differentiable)
+            (made,) = product(("head",), x)
+            made, failed = product.done(made)
+            return made, failed.astype(jnp.float32)
 
         constrain = partial(_constrained, mesh, P(ROWS, None, None))
         x, seen = hidden(
