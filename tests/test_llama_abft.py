@@ -127,8 +127,9 @@ def test_an_audit_skips_what_it_does_not_look_at(differentiable: bool) -> None:
         assert bool(found.any()) is on
 
 
-def test_forward_mode_passes() -> None:
-    a, w = jnp.ones((1, 4, 8)), jnp.ones((32, 8))
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
+def test_forward_mode_passes(dtype: Any) -> None:
+    a, w = jnp.ones((1, 4, 8), dtype), jnp.ones((32, 8), dtype)
     item = Item(None, jnp.int32(0), None, None)
     _, dy = jax.jvp(lambda x: one(Rule(0), x, w, item, differentiable=False)[0], (a,), (a,))
     assert float(dy[0, 0, 0]) == 8.0

@@ -56,6 +56,8 @@ def test_a_run_leaves_a_model_a_history_and_a_text(tmp_path: Path, capsys: Any) 
     texts, _ = llama.generate(end, config, [list(b"def ")], 5)
     assert said["tokens"] == texts[0]
     assert said["spare_bytes"] > 0
+    assert (said["products"]["mode"], said["products"]["failed"]) == ("all", 0)
+    assert "attention" in said["products"]["not_covered"]
 
 
 @pytest.mark.parametrize(
@@ -83,6 +85,7 @@ def test_what_generate_cannot_use_is_one_sentence(tmp_path: Path, capsys: Any) -
     for arguments in (
         ["generate", str(tmp_path), "x"],
         ["generate", str(tmp_path), "x", "--dtype", "int8"],
+        ["generate", str(tmp_path), "x", "--abft", "some"],
         ["demo", "x"],
     ):
         assert run_command(arguments) == 2

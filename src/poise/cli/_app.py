@@ -304,7 +304,7 @@ def generate(
     seed: int = 0,
     sweep: int = 16,
     protect: bool = True,
-    abft: str = "audit",
+    abft: str = "all",
     dtype: str | None = None,
     json: Json = None,
 ) -> int:

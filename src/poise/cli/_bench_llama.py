@@ -25,6 +25,7 @@ from ..llama._abft import Checked
 from ..llama._decode import Sampling, read, write
 from ..llama._model import Product, hidden
 from ..llama._rules import items, no_probe, rules_for
+from ..llama._watched import PERIOD, Audit, sides_of
 from ._bench_steps import TINY, Result, bare_step, plain_step, random_weights, table, timed, times, trained
 
 
@@ -123,15 +124,24 @@ class Bench:
         options = {"config": config, "sampling": Sampling(), "limit": 1e6}
         out: Result = {}
         bound = 2 * (config.parameters - config.vocab * config.width) / self.bytes
-        for name, check, alone in (("products", False, False), ("plain", False, True), ("cache_checked", True, True)):
+        sides, live = sides_of(params), jnp.array([True])
+        for name, check, alone, every in (
+            ("products", False, False, 0), ("plain", False, True, 0), ("cache_checked", True, True, 0),
+            ("products_audited", False, True, PERIOD), ("products_checked", False, True, 1),
+        ):  # fmt: skip
             cache, made = read(params, tokens, jnp.array([prompt]), positions=prompt + 3 * new, **options)
-            live = jnp.array([True])
-            for _ in range(4):
-                cache, made = write(params, cache, made.token, live, check=check, alone=alone, **options)
+
+            def once(cache: Any, made: Any, step: int, c: bool = check, a: bool = alone, e: int = every) -> Any:
+                audit = Audit(sides, jnp.int32(step)) if e else None
+                more = {"check": c, "alone": a, "audit": audit, "every": max(1, e)}
+                return write(params, cache, made.token, live, **more, **options)
+
+            for i in range(4):
+                cache, made = once(cache, made, i)
             jax.block_until_ready(cache)
             t0 = time.perf_counter()
-            for _ in range(new):
-                cache, made = write(params, cache, made.token, live, check=check, alone=alone, **options)
+            for i in range(new):
+                cache, made = once(cache, made, i)
             jax.block_until_ready(made)
             s = (time.perf_counter() - t0) / new
             out[name] = {"seconds_per_token": s, "tokens_per_s": 1 / s, "of_bandwidth_bound": bound / s}

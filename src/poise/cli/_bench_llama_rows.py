@@ -33,7 +33,7 @@ def rows() -> list[dict[str, Any]]:
         elif name == "prefill":
             row(name, large, said["seconds"], MATRIX, said["of_matrix_ceiling"], True, said)
         elif name == "decode":
-            for kind in ("plain", "cache_checked", "sealed_sweep_16"):
+            for kind in ("plain", "cache_checked", "products_audited", "products_checked", "sealed_sweep_16"):
                 now = said[kind]
                 row(f"decode-{kind}", large, now["seconds_per_token"], MEMORY, now["of_bandwidth_bound"], True, now)
         elif name == "train":

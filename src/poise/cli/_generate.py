@@ -39,6 +39,8 @@ def generate(
     check_json(json)
     if dtype not in (None, "bfloat16", "float32"):
         raise BadInput(f"The dtype is bfloat16 or float32, not {dtype!r}.")
+    if abft not in ("off", "audit", "all"):
+        raise BadInput(f"Products are checked with abft off, audit or all, not {abft!r}.")
     from .. import llama
 
     sampling = llama.Sampling(temperature, top_p, seed)

@@ -1,8 +1,7 @@
 """Checked matrix products of a layer, forward and backward; what is compared with what is in `_checksum`.
 
 A layer's products run as they would unchecked. What they leave is looked at together, at the end of the layer and,
-backward, at its beginning: where only some layers are audited, that is one condition each way, and on a GPU each makes
-the device wait for the host.
+backward, at its beginning: where only some layers are audited, that is one condition each way.
 
 - Forward, `Y = X W^T`: sums over groups of W's rows, so that a row of Y (a token) is named.
 - The input's gradient, `dX = dY W`: sums over groups of tokens, which read dY once and bring the norms that the next

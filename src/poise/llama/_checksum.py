@@ -88,10 +88,13 @@ def grouped(x: Array, size: int, axis: int, *, powers: bool = False) -> Sums:
     def one(x: Array, groups: int) -> Sums:
         x = x.reshape(*x.shape[:axis], groups, -1, *x.shape[axis + 1 :])
         wide = settled(x)
-        sums = wide.sum(axis + 1)
         if powers and x.dtype.itemsize == 4:
-            return Sums(sums, jnp.zeros((), jnp.float32))
-        return Sums(sums, jnp.square(_power(x).astype(jnp.float32) if powers else wide).sum(axis + 1))
+            return Sums(wide.sum(axis + 1), jnp.zeros((), jnp.float32))
+        other = jnp.square(_power(x).astype(jnp.float32) if powers else wide)
+        # One reduction of both: of two, XLA makes two reads, and a third where norms are summed over the groups.
+        zero = jnp.float32(0)
+        both: Any = lax.reduce((wide, other), (zero, zero), lambda p, q: (p[0] + q[0], p[1] + q[1]), (axis + 1,))
+        return Sums(*both)
 
     parts = []
     if whole:
