@@ -35,14 +35,15 @@ class Claim(NamedTuple):
     branches: int = 1
 
 
-# In 2-D two steps at a time.
+# In 2-D two steps, in 3-D two turns of the loop along z, at a time.
 CLAIMS = [
     Claim(r"stencil2d_kernelIfLi16ELi4ELi1E", "FFMA", 512),
     Claim(r"stencil2d_kernelIfLi16ELi8ELi1E", "FFMA", 512),
     Claim(r"stencil2d_kernelIdLi8ELi4ELi1E", "DFMA", 256),
-    Claim(r"stencil3d_kernelIfLi3E", "FFMA", 144, branches=3),
+    Claim(r"stencil3d_kernelIfLi4E", "FFMA", 768, branches=3),
+    Claim(r"stencil3d_walls_kernelIfLi3E", "FFMA", 144, branches=3),
     # T = 4 in float32 keeps two loop-invariant values in local memory.
-    Claim(r"stencil3d_kernelIfLi4E", "FFMA", 192, local=4, branches=3),
+    Claim(r"stencil3d_walls_kernelIfLi4E", "FFMA", 192, local=4, branches=3),
 ]
 NO_LOCAL = [
     r"adamw_kernelILb0E",

@@ -12,6 +12,7 @@
 #include "../cuda/burgers_sealed.cuh"
 #include "../cuda/seal.cuh"
 #include "../cuda/stencil3d.cuh"
+#include "../cuda/stencil3d_walls.cuh"
 
 using poise::Layout;
 namespace host = poise::POISE_ISA;
@@ -183,8 +184,12 @@ static int stencils(int fill, int edge) {
   q.in = in, q.out = out, q.found = found, q.coefficients = k, q.D = deep, q.H = q.W = q.in_H = q.in_W = n, q.gate.limit = 1e6f;
   q.edge_z = q.edge_y = q.edge_x = edge;
   MUST(cudaMemcpy(k, three, sizeof three, cudaMemcpyHostToDevice));
-  MUST((dev::launch3<float, 4, 2, 16>(nullptr, q)));
+  MUST((dev::launch3_walls<float, 4, 2, 16>(nullptr, q)));
   look(n * n * deep);
+  if (edge == poise::kPeriodic) {
+    MUST((dev::launch3<float, 4, 4, 8>(nullptr, q)));
+    look(n * n * deep);
+  }
   for (float* x : {in, out, k}) MUST(cudaFree(x));
   MUST(cudaFree(found));
   if (wrong) std::printf("stencils, fill %x, edge %d: %d wrong\n", fill, edge, wrong);

@@ -63,8 +63,8 @@ struct Star {
 };
 
 // What was found: a row per block, (trips, unused, the first as 64 bits: step << 40 | cell), for the caller to sum up. The blocks
-// of the 2-D kernel start the rows themselves: a memset before every launch would cost a small field a tenth of its time.
-constexpr int kFoundRows = 1024;  // no launch in 2-D has more blocks
+// start the rows themselves where there are few enough: a memset before every launch would cost a small field a tenth of its time.
+constexpr int kFoundRows = 1024;
 
 __device__ __forceinline__ void start_rows(int32_t* found) {
   for (int row = blockIdx.x + gridDim.x * threadIdx.x; row < kFoundRows; row += gridDim.x * blockDim.x)

@@ -1,7 +1,8 @@
-// T <= 4 gated steps of a 7-point stencil in one pass over a 3-D array. A block streams along z with all T time levels in
-// flight: of each level it keeps, in registers, the plane that came last and the sum for the next one that lacks only the
-// plane below. So the levels of one iteration are a chain of multiply-adds, and one barrier serves them all for the exchange
-// of rows between warps. x neighbours come by shuffle.
+// T <= 4 gated steps of a 7-point stencil in one pass over a 3-D array without walls, periodic along x with rows that are whole
+// pieces of 16 bytes; the others have stencil3d_walls.cuh. A block streams along z with all T time levels in flight: of each level
+// it keeps, in registers, the plane that came last and the sum for the next one that lacks only the plane below. So the levels of
+// one iteration are a chain of multiply-adds, and one barrier serves them all for the exchange of rows between warps. x neighbours
+// come by shuffle; the planes come two ahead (cp.async). Rows between warps are the dearest part: few warps, many rows each.
 //
 // The gate: inputs are tested as they stream in. If one was louder than `quiet_bound`, the block does its part again with
 // every value of every level gated and counted; what it wrote before is overwritten.
@@ -17,12 +18,12 @@ struct Plan3 {
   int32_t* found;
   const T* coefficients;  // [3][3], z first
   int D, H, W, in_H, in_W;
-  int edge_z, edge_y, edge_x, in_margin, chunk;  // chunk: planes of the result per block
+  int edge_z, edge_y, edge_x, in_margin, chunk;  // chunk: planes of the result that a block streams through at a time
   T edge;
   Gate<T> gate;
 };
 
-__device__ __forceinline__ bool bounded(int edge) { return edge == kDirichlet || edge == kNeumann; }
+POISE_HD bool bounded(int edge) { return edge == kDirichlet || edge == kNeumann; }
 
 __device__ __forceinline__ int inside(int at, int n, int edge, int margin) {
   if (edge == kPeriodic) {
@@ -32,6 +33,21 @@ __device__ __forceinline__ int inside(int at, int n, int edge, int margin) {
   const int beyond = edge == kHalo ? margin : 0;
   return min(max(at, -beyond), n + beyond - 1) + beyond;
 }
+
+// The largest magnitude that came in; a NaN stays. One instruction a value in float32.
+template <class T>
+struct Loudest {
+  typename Bits<T>::type most = 0;
+  __device__ __forceinline__ void add(T x) { most = max(most, magnitude2(x)); }
+  __device__ __forceinline__ bool reaches(T bound) const { return most >= magnitude2(bound); }
+};
+
+template <>
+struct Loudest<float> {
+  float most = 0;
+  __device__ __forceinline__ void add(float x) { asm("max.NaN.f32 %0, %1, %2;" : "=f"(most) : "f"(most), "f"(fabsf(x))); }
+  __device__ __forceinline__ bool reaches(float bound) const { return !(most < bound); }
+};
 
 template <class T>
 struct Wide3 {  // values per lane and row: one or two 16-byte accesses would be 4; doubles take 2 to save registers
@@ -43,60 +59,64 @@ struct Column3 {
   static constexpr int V = Wide3<T>::V;
   static constexpr int kTall = ROWS * WARPS, kAcross = 32 * V;
   using Plane = T[ROWS][V];
-  using Rows = T[STEPS][WARPS][2][kAcross];
+  struct Shared {
+    T rows[2][STEPS][WARPS][2][kAcross];  // first and last row of every warp and level, of two iterations in turn
+    T next[2][kTall][kAcross];            // planes on their way (cp.async); a lane takes what it fetched itself
+  };
 
   const Plan3<T>& p;
+  Shared& sh;
   int x, y, x0, x1, y0, y1, z0, z1;
 
   __device__ __forceinline__ bool own(int r, int i) const {
     return y + r >= y0 && y + r < y1 && x + i >= x0 && x + i < x1;
   }
 
-  // Where this lane's cells lie in a plane of the input: found once, the planes only add to it.
+  // Where this lane's rows lie in a plane of the input: found once, the planes only add to it.
   struct Place {
-    int row[ROWS], col[V];
+    int row[ROWS];
   };
 
   __device__ __forceinline__ Place places() const {
     Place at;
 #pragma unroll
-    for (int r = 0; r < ROWS; ++r) at.row[r] = inside(y + r, p.H, p.edge_y, p.in_margin) * p.in_W;
-#pragma unroll
-    for (int i = 0; i < V; ++i) at.col[i] = inside(x + i, p.W, p.edge_x, p.in_margin);
+    for (int r = 0; r < ROWS; ++r)
+      at.row[r] = inside(y + r, p.H, p.edge_y, p.in_margin) * p.in_W + inside(x, p.W, kPeriodic, 0);
     return at;
   }
 
-  __device__ __forceinline__ void load(Plane& u, const Place& at, int z, bool whole) const {
+  // This lane's cells of plane z of the input on their way into shared memory.
+  __device__ __forceinline__ void fetch(const Place& at, int z, int slot, int warp) const {
     const T* plane = p.in + static_cast<int64_t>(z) * (static_cast<int64_t>(p.in_H) * p.in_W);
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
-      if (whole) {
-        const Chunk<T> c = *reinterpret_cast<const Chunk<T>*>(plane + at.row[r] + at.col[0]);
+      const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(&sh.next[slot][warp * ROWS + r][lane_id() * V]));
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(plane + at.row[r]) : "memory");
+    }
+    asm volatile("cp.async.commit_group;" ::: "memory");
+  }
+
+  __device__ __forceinline__ void take(Plane& u, Loudest<T>& loudest, int slot, int warp) const {
+    asm volatile("cp.async.wait_group 1;" ::: "memory");  // the plane after it may be on its way still
 #pragma unroll
-        for (int i = 0; i < V; ++i) u[r][i] = c.v[i];
-      } else {
+    for (int r = 0; r < ROWS; ++r) {
+      const Chunk<T> c = *reinterpret_cast<const Chunk<T>*>(&sh.next[slot][warp * ROWS + r][lane_id() * V]);
 #pragma unroll
-        for (int i = 0; i < V; ++i) u[r][i] = plane[at.row[r] + at.col[i]];
+      for (int i = 0; i < V; ++i) {
+        u[r][i] = c.v[i];
+        loudest.add(c.v[i]);
       }
     }
   }
 
-  __device__ __forceinline__ void store(const Plane& u, T* plane, bool whole) const {
+  __device__ __forceinline__ void store(const Plane& u, T* plane) const {
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
-      if (y + r < y0 || y + r >= y1) continue;
-      T* row = plane + r * p.W;
-      if (whole) {
-        if (x < x0 || x >= x1) continue;
-        Chunk<T> c;
+      if (y + r < y0 || y + r >= y1 || x < x0 || x >= x1) continue;
+      Chunk<T> c;
 #pragma unroll
-        for (int i = 0; i < V; ++i) c.v[i] = u[r][i];
-        *reinterpret_cast<Chunk<T>*>(row) = c;
-      } else {
-#pragma unroll
-        for (int i = 0; i < V; ++i)
-          if (x + i >= x0 && x + i < x1) row[i] = u[r][i];
-      }
+      for (int i = 0; i < V; ++i) c.v[i] = u[r][i];
+      *reinterpret_cast<Chunk<T>*>(plane + r * p.W) = c;
     }
   }
 
@@ -112,7 +132,6 @@ struct Column3 {
   }
 
   // The sum for plane z of the next level, but for the plane below: centre, x and y neighbours, the plane above.
-  template <bool EDGE>
   __device__ __forceinline__ void gather(Plane& sum, const Plane& u, const Plane& above, const T (&k)[3][3], T center,
                                          const T (*rows)[2][kAcross], int warp) const {
     const int lane = lane_id();
@@ -125,15 +144,8 @@ struct Column3 {
       if (r == ROWS - 1) south = *reinterpret_cast<const Chunk<T>*>(&rows[down][0][lane * V]);
 #pragma unroll
       for (int i = 0; i < V; ++i) {
-        T west = i ? u[r][i ? i - 1 : 0] : w, east = i < V - 1 ? u[r][i < V - 1 ? i + 1 : 0] : e;
-        T n = r ? u[r ? r - 1 : 0][i] : north.v[i], s = r < ROWS - 1 ? u[r < ROWS - 1 ? r + 1 : 0][i] : south.v[i];
-        if (EDGE) {
-          const T wall_x = p.edge_x == kDirichlet ? p.edge : u[r][i], wall_y = p.edge_y == kDirichlet ? p.edge : u[r][i];
-          if (bounded(p.edge_x) && x + i == 0) west = wall_x;
-          if (bounded(p.edge_x) && x + i == p.W - 1) east = wall_x;
-          if (bounded(p.edge_y) && y + r == 0) n = wall_y;
-          if (bounded(p.edge_y) && y + r == p.H - 1) s = wall_y;
-        }
+        const T west = i ? u[r][i ? i - 1 : 0] : w, east = i < V - 1 ? u[r][i < V - 1 ? i + 1 : 0] : e;
+        const T n = r ? u[r ? r - 1 : 0][i] : north.v[i], s = r < ROWS - 1 ? u[r < ROWS - 1 ? r + 1 : 0][i] : south.v[i];
         T a = center * u[r][i];
         a += k[2][0] * west;
         a += k[2][2] * east;
@@ -145,56 +157,41 @@ struct Column3 {
     }
   }
 
-  __device__ __forceinline__ void ghost(Plane& u, const Plane& mirror) const {
-#pragma unroll
-    for (int r = 0; r < ROWS; ++r)
-#pragma unroll
-      for (int i = 0; i < V; ++i) u[r][i] = p.edge_z == kDirichlet ? p.edge : mirror[r][i];
-  }
-
   // False: something louder than `quiet` came in (never when GATED).
-  // PLAIN: inside the field and aligned, so every access is a whole quad and no edge's rule is needed.
-  template <bool GATED, bool PLAIN>
-  __device__ __forceinline__ bool run(const T (&k)[3][3], T quiet, Rows* rows, int warp, bool whole_in, bool whole_out) const {
-    constexpr bool EDGE = !PLAIN;
-    if (PLAIN) whole_in = whole_out = true;
+  template <bool GATED>
+  __device__ __forceinline__ bool run(const T (&k)[3][3], T quiet, int warp) const {
     T center = k[0][1] + k[1][1] + k[2][1];
-    Plane last[STEPS], sum[STEPS], next;
+    Plane last[STEPS], sum[STEPS];
 #pragma unroll
     for (int l = 0; l < STEPS; ++l)
 #pragma unroll
       for (int r = 0; r < ROWS; ++r)
 #pragma unroll
         for (int i = 0; i < V; ++i) last[l][r][i] = sum[l][r][i] = T(0);
-    typename Bits<T>::type most = 0;
+    Loudest<T> loudest;
     Tally tally;
-    int from = z0 - STEPS;
-    if (bounded(p.edge_z) && from < 0) from = 0;
-    const int to = z1 + STEPS;  // one past the last plane of level 0 that is needed
+    const int from = z0 - STEPS, to = z1 + STEPS;  // one past the last plane of level 0 that is needed
     const int64_t out_stride = static_cast<int64_t>(p.H) * p.W;
     T* to_plane = p.out + z0 * out_stride + static_cast<int64_t>(y) * p.W + x;
     const Place at = places();
     int source = inside(from, p.D, p.edge_z, p.in_margin);
     const int planes = p.edge_z == kHalo ? p.D + 2 * p.in_margin : p.D;
-    load(next, at, source, whole_in);
-#pragma unroll 1
+    // Planes past the end feed nothing that is kept.
+    auto after = [&](int plane) { return plane + 1 < planes ? plane + 1 : p.edge_z == kPeriodic ? 0 : plane; };
+    fetch(at, source, from & 1, warp);
+    source = after(source);
+    fetch(at, source, (from + 1) & 1, warp);
+    constexpr int kTurns = GATED ? 1 : 2;  // planes change their roles from turn to turn: unrolled, fewer have to be moved
+#pragma unroll kTurns
     for (int z = from; z < to; ++z) {
       Plane u[STEPS + 1];
-#pragma unroll
-      for (int r = 0; r < ROWS; ++r)
-#pragma unroll
-        for (int i = 0; i < V; ++i) {
-          u[0][r][i] = next[r][i];
-          most = max(most, magnitude2(next[r][i]));
-        }
-      if (source + 1 < planes) ++source;  // planes past the end feed nothing that is kept
-      else if (p.edge_z == kPeriodic) source = 0;
-      load(next, at, source, whole_in);
+      take(u[0], loudest, z & 1, warp);
+      source = after(source);
+      fetch(at, source, z & 1, warp);
       if (GATED) gate(u[0], tally, z, 0);
       // Down the levels: level l's plane z - l gets the part of the plane below it, plane z - l + 1 of level l - 1.
 #pragma unroll
       for (int l = 1; l <= STEPS; ++l) {
-        if (EDGE && bounded(p.edge_z) && z - l + 1 == p.D) ghost(u[l - 1], last[l - 1]);
 #pragma unroll
         for (int r = 0; r < ROWS; ++r)
 #pragma unroll
@@ -202,10 +199,10 @@ struct Column3 {
         if (GATED) gate(u[l], tally, z - l, l);
       }
       if (z - STEPS >= z0 && z - STEPS < z1) {
-        store(u[STEPS], to_plane, whole_out);
+        store(u[STEPS], to_plane);
         to_plane += out_stride;
       }
-      Rows& ex = rows[z & 1];
+      auto& ex = sh.rows[z & 1];
 #pragma unroll
       for (int l = 0; l < STEPS; ++l) {
         Chunk<T> top, bottom;
@@ -217,38 +214,36 @@ struct Column3 {
       __syncthreads();
 #pragma unroll
       for (int l = 0; l < STEPS; ++l) {
-        if (EDGE && bounded(p.edge_z) && z - l == 0) ghost(last[l], u[l]);
-        gather<EDGE>(sum[l], u[l], last[l], k, center, ex[l], warp);
+        gather(sum[l], u[l], last[l], k, center, ex[l], warp);
 #pragma unroll
         for (int r = 0; r < ROWS; ++r)
 #pragma unroll
           for (int i = 0; i < V; ++i) last[l][r][i] = u[l][r][i];
       }
     }
+    asm volatile("cp.async.wait_all;" ::: "memory");
     if (GATED) tally.store(p.found);
-    return GATED || !__syncthreads_or(most >= magnitude2(quiet));
+    return !__syncthreads_or(!GATED && loudest.reaches(quiet));
   }
 };
 
-template <class T, int STEPS, int ROWS, int WARPS, bool GATED>
-__device__ __noinline__ bool rare_run3(const Column3<T, STEPS, ROWS, WARPS>& c, const T (&k)[3][3], T quiet,
-                                       typename Column3<T, STEPS, ROWS, WARPS>::Rows* rows, int warp, bool whole_in,
-                                       bool whole_out) {
-  return c.template run<GATED, false>(k, quiet, rows, warp, whole_in, whole_out);
+// A function of its own, so that the registers of the common kind stay where they are.
+template <class T, int STEPS, int ROWS, int WARPS>
+__device__ __noinline__ void gated_run3(const Column3<T, STEPS, ROWS, WARPS>& there, const T (&k)[3][3], T quiet, int warp) {
+  const Column3<T, STEPS, ROWS, WARPS> c = there;
+  const T kk[3][3] = {{k[0][0], k[0][1], k[0][2]}, {k[1][0], k[1][1], k[1][2]}, {k[2][0], k[2][1], k[2][2]}};
+  c.template run<true>(kk, quiet, warp);
 }
 
 template <class T, int STEPS, int ROWS, int WARPS>
 __global__ void __launch_bounds__(32 * WARPS, 1) stencil3d_kernel(const __grid_constant__ Plan3<T> p) {
   using Column = Column3<T, STEPS, ROWS, WARPS>;
   extern __shared__ __align__(16) unsigned char raw[];
-  auto* rows = reinterpret_cast<typename Column::Rows*>(raw);
+  auto& sh = *reinterpret_cast<typename Column::Shared*>(raw);
+  start_rows(p.found);
   const int warp = threadIdx.x / 32;
   constexpr int V = Column::V, halo_x = (STEPS + 3) / 4 * 4;
   constexpr int wide = Column::kAcross - 2 * halo_x, tall = Column::kTall - 2 * STEPS;
-  Column c{p, 0, 0, static_cast<int>(blockIdx.x) * wide, 0, static_cast<int>(blockIdx.y) * tall, 0, static_cast<int>(blockIdx.z) * p.chunk, 0};
-  c.x1 = min(c.x0 + wide, p.W), c.y1 = min(c.y0 + tall, p.H), c.z1 = min(c.z0 + p.chunk, p.D);
-  const int left = c.x0 - halo_x, top = c.y0 - STEPS;
-  c.x = left + lane_id() * V, c.y = top + warp * ROWS;
 
   T k[3][3], growth = 0;
 #pragma unroll
@@ -258,31 +253,21 @@ __global__ void __launch_bounds__(32 * WARPS, 1) stencil3d_kernel(const __grid_c
   growth = fabs(k[0][1] + k[1][1] + k[2][1]);
 #pragma unroll
   for (int a = 0; a < 3; ++a) growth += fabs(k[a][0]) + fabs(k[a][2]);
-  const bool walls = p.edge_z == kDirichlet || p.edge_y == kDirichlet || p.edge_x == kDirichlet;
-  const T quiet = quiet_bound(p.gate, growth, walls ? p.edge : T(0), STEPS);
-
-  const int margin = p.edge_x == kHalo ? p.in_margin : 0;
-  const bool whole_in = (p.edge_x == kPeriodic && p.W % V == 0) ||
-                        (left + margin >= 0 && left + Column::kAcross <= p.W + margin && p.in_W % V == 0 && margin % V == 0);
-  const bool whole_out = p.W % V == 0;
-  const bool edge = (bounded(p.edge_z) && (c.z0 < STEPS || c.z1 + STEPS > p.D)) || (bounded(p.edge_x) && (left < 0 || left + Column::kAcross > p.W)) ||
-                    (bounded(p.edge_y) && (top < 0 || top + Column::kTall > p.H));
-  bool fine = false;
-  const bool plain = !edge && whole_in && whole_out;
-  if (quiet > T(0) && plain) {
-    fine = c.template run<false, true>(k, quiet, rows, warp, whole_in, whole_out);
-    if (fine) return;
+  const T quiet = quiet_bound(p.gate, growth, T(0), STEPS);
+  const int across = (p.W + wide - 1) / wide, down = (p.H + tall - 1) / tall;
+  const int pieces = across * down * ((p.D + p.chunk - 1) / p.chunk);
+  // Neighbours in x and y are streamed at the same time, so that L2 has their common cells.
+#pragma unroll 1
+  for (int piece = blockIdx.x; piece < pieces; piece += gridDim.x) {
+    Column c{p, sh, 0, 0, piece % across * wide, 0, piece / across % down * tall, 0, piece / (across * down) * p.chunk, 0};
+    c.x1 = min(c.x0 + wide, p.W), c.y1 = min(c.y0 + tall, p.H), c.z1 = min(c.z0 + p.chunk, p.D);
+    const int left = c.x0 - halo_x, top = c.y0 - STEPS;
+    c.x = left + lane_id() * V, c.y = top + warp * ROWS;
+    if (quiet > T(0) && c.template run<false>(k, quiet, warp)) continue;
+    const Column again = c;  // copies: the fast path's values never have an address
+    const T kk[3][3] = {{k[0][0], k[0][1], k[0][2]}, {k[1][0], k[1][1], k[1][2]}, {k[2][0], k[2][1], k[2][2]}};
+    gated_run3<T, STEPS, ROWS, WARPS>(again, kk, quiet, warp);
   }
-  const Column again = c;  // copies: the fast path's values never have an address
-  const T kk[3][3] = {{k[0][0], k[0][1], k[0][2]}, {k[1][0], k[1][1], k[1][2]}, {k[2][0], k[2][1], k[2][2]}};
-  if (quiet > T(0) && !plain) fine = rare_run3<T, STEPS, ROWS, WARPS, false>(again, kk, quiet, rows, warp, whole_in, whole_out);
-  if (!fine) rare_run3<T, STEPS, ROWS, WARPS, true>(again, kk, quiet, rows, warp, whole_in, whole_out);
-}
-
-// The rows of what is found, before any block adds to them: there are more blocks than rows here.
-inline cudaError_t clear_rows(cudaStream_t stream, int32_t* found) {
-  const cudaError_t e = cudaMemset2DAsync(found, 16, 0, 8, kFoundRows, stream);
-  return e == cudaSuccess ? cudaMemset2DAsync(found + 2, 16, 0xFF, 8, kFoundRows, stream) : e;
 }
 
 template <class T, int STEPS, int ROWS, int WARPS>
@@ -290,23 +275,21 @@ cudaError_t launch3(cudaStream_t stream, Plan3<T> p) {
   using Column = Column3<T, STEPS, ROWS, WARPS>;
   constexpr int halo_x = (STEPS + 3) / 4 * 4, wide = Column::kAcross - 2 * halo_x, tall = Column::kTall - 2 * STEPS;
   int processors = 1;
-  cudaError_t e = clear_rows(stream, p.found);
-  if (e == cudaSuccess) e = processors_of_this_device(processors);
-  constexpr int bytes = 2 * sizeof(typename Column::Rows);
+  cudaError_t e = processors_of_this_device(processors);
+  constexpr int bytes = sizeof(typename Column::Shared);
   auto kernel = stencil3d_kernel<T, STEPS, ROWS, WARPS>;
   if (e == cudaSuccess) e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (e != cudaSuccess) return e;
-  dim3 grid((p.W + wide - 1) / wide, (p.H + tall - 1) / tall, 1);
-  // Cut z so that the last wave of blocks is nearly full; a cut costs 2 STEPS planes of overlap.
-  const int columns = static_cast<int>(grid.x * grid.y);
-  double best = 1e300;
+  // Cut z so that the last round of columns is nearly full; a cut costs 2 STEPS planes of overlap.
+  const int64_t columns = static_cast<int64_t>((p.W + wide - 1) / wide) * ((p.H + tall - 1) / tall);
+  int64_t best = INT64_MAX, pieces = columns;
   for (int cuts = 1; cuts <= 16 && cuts <= p.D; ++cuts) {
-    const int chunk = (p.D + cuts - 1) / cuts;
-    const int waves = (columns * cuts + processors - 1) / processors;
-    const double cost = static_cast<double>(waves) * (chunk + 2 * STEPS);
-    if (cost < best) best = cost, p.chunk = chunk, grid.z = (p.D + chunk - 1) / chunk;
+    const int chunk = (p.D + cuts - 1) / cuts, made = (p.D + chunk - 1) / chunk;
+    const int64_t cost = (columns * made + processors - 1) / processors * (chunk + 2 * STEPS);
+    if (cost < best) best = cost, p.chunk = chunk, pieces = columns * made;
   }
-  kernel<<<grid, 32 * WARPS, bytes, stream>>>(p);
+  const int64_t slots = processors < kFoundRows ? processors : kFoundRows;
+  kernel<<<static_cast<unsigned>(pieces < slots ? pieces : slots), 32 * WARPS, bytes, stream>>>(p);
   return cudaGetLastError();
 }
 
