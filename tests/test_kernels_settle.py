@@ -33,7 +33,7 @@ def spoiled(n: int, dtype: type) -> jax.Array:
 
 @native
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32])
-@pytest.mark.parametrize("n", [1, 5121, 5120 * 9 + 1])
+@pytest.mark.parametrize("n", [1, 5120 * 9 + 1])
 def test_settle_equals_the_twin(n, dtype):
     with jax.enable_x64(True):
         old, new = spoiled(n, dtype), spoiled(n, dtype)

@@ -100,7 +100,7 @@ def test_commands_know_the_tasks(tmp_path) -> None:
     with pytest.raises(BadInput, match="No task is called"):
         solve_command("poison2d-c")
     with pytest.raises(BadInput, match="Galerkin"):
-        solve_command("ns2d-c", points=1000)
+        solve_command("cavity-re1000", points=1000)
 
 
 def test_absent_data_are_said_so(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
