@@ -52,7 +52,8 @@ class Stage:
 
     @property
     def executables(self) -> int:
-        """How many executables are ready, all placements together."""
+        """How many executables are ready, all placements together, but for the small one of each that takes a packet
+        apart."""
         return len(self.warm) * (self.exe.count + (self.ready.share is not None))
 
     def precision(self) -> AbstractContextManager[Any]:

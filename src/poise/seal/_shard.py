@@ -29,11 +29,6 @@ def _data_marks(x: Array) -> UInt32[Array, "20 G 2"]:
     return ref.block_marks(ref.banks(kernels.as_words(x)))
 
 
-def seal_unit(unit: Unit, x: Array) -> Seal:
-    """The seal of one unit (`Plan.read`)."""
-    return kernels.seal(x) if unit.parity else _marks_only(_data_marks(x))
-
-
 def check_unit(unit: Unit, x: Array, kept: Seal) -> Check:
     """How many blocks do not match."""
     if unit.parity:
@@ -94,10 +89,7 @@ def heal_unit(unit: Unit, words: Words, kept: Seal, me: Int32[Array, ""], n: int
 
 def seal_shard(plan: Plan, arrays: Sequence[Array]) -> list[Seal]:
     """Seals of all units of a shard; by the compiled kernels in one call."""
-    read = plan.read(arrays)
-    if not kernels.platforms():
-        return [seal_unit(u, x) for u, x in zip(plan.units, read, strict=True)]
-    return [_own(u, seal) for u, seal in zip(plan.units, kernels.seal_all(read), strict=True)]
+    return [_own(u, seal) for u, seal in zip(plan.units, kernels.seal_all(plan.read(arrays)), strict=True)]
 
 
 def seal_counting_shard(plan: Plan, arrays: Sequence[Array], bound: int) -> tuple[list[Seal], Int32[Array, " units"]]:
